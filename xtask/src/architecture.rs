@@ -114,12 +114,19 @@ const ALLOWED: &[Dependencies] = &[
         "is the adapter to Kubernetes: it reaches the scheduler over gRPC only, and no crate below depends on Kubernetes",
     ),
     (
+        "gantry-dashboard",
+        &["gantry-api", "gantry-proto"],
+        &["gantry-scheduler", "gantry-store"],
+        "shows what the scheduler reports over gRPC and what its process measures, behind a trait",
+    ),
+    (
         "gantry-standalone",
         &[
             "gantry-agent",
             "gantry-api",
             "gantry-artifacts",
             "gantry-auth",
+            "gantry-dashboard",
             "gantry-gateway",
             "gantry-oip",
             "gantry-proto",
@@ -141,6 +148,7 @@ const ALLOWED: &[Dependencies] = &[
             "gantry-artifacts",
             "gantry-auth",
             "gantry-core",
+            "gantry-dashboard",
             "gantry-gateway",
             "gantry-oip",
             "gantry-operator",
@@ -251,7 +259,7 @@ fn sources(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
+        if path.is_dir() && name != "target" && name != "node_modules" && !name.starts_with('.') {
             found.extend(sources(&path)?);
         } else if path.extension().is_some_and(|e| e == "rs" || e == "py") {
             found.push(path);

@@ -47,6 +47,7 @@ use std::{net::IpAddr, path::PathBuf};
 
 /// Serve models on this machine: scheduler, runtime and gateway in one process
 #[derive(Clone, Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags")]
 pub struct Args {
     /// Manifests, directories of manifests, or directories of model files.
     #[arg(value_name = "PATH")]
@@ -65,7 +66,7 @@ pub struct Args {
     #[arg(long, default_value_t = 9000, value_name = "PORT")]
     pub inference_port: u16,
 
-    /// Port for metrics, health and logs; 0 picks a free one.
+    /// Port for the dashboard, metrics, health and logs; 0 picks a free one.
     #[arg(long, default_value_t = 9003, value_name = "PORT")]
     pub admin_port: u16,
 
@@ -95,6 +96,10 @@ pub struct Args {
     /// Keep the tensors of the last requests of each pipeline in memory, for `gantry pipeline inspect`.
     #[arg(long)]
     pub keep_pipeline_payloads: bool,
+
+    /// Let the dashboard on the admin port apply, delete and roll out objects; without it the pages are read-only.
+    #[arg(long)]
+    pub dashboard_actions: bool,
 
     /// Do not watch the files for changes.
     #[arg(long)]

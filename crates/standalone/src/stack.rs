@@ -5,6 +5,7 @@ use crate::{
     applied_sources::AppliedSources,
     bootstrap::{
         access::Access,
+        admin_dashboard::AdminDashboard,
         admin_server::{self, AdminServer, stuck_reason},
         auth::with_credential,
         listen::bind,
@@ -211,6 +212,9 @@ impl Stack {
             stop_rest.clone(),
         ));
         tokio::spawn(control::subscribe_routes(endpoint, gateway_name, routes.clone(), stop_rest.clone()));
+        if admin.ip().is_loopback() {
+            gateway.set_dashboard(admin);
+        }
         let gateway = {
             let stop = stop_gateway.clone();
             tokio::spawn(async move {
@@ -286,6 +290,13 @@ impl Stack {
             }),
             top: Box::new(stats::reporter(runtime.clone())),
             servers: report,
+            dashboard: Some(AdminDashboard {
+                channel: channel.clone(),
+                inference,
+                timeout: Duration::from_secs(args.requests.request_timeout),
+                actions: args.dashboard_actions,
+                auth_required: args.auth.auth_config.is_some(),
+            }),
             ..AdminServer::new(registry, logs)
         };
         tokio::spawn(admin_server::serve(server, admin_listener, stop_rest.clone()));
@@ -462,7 +473,10 @@ impl Stack {
         for (name, address) in &self.tls_listeners {
             print(&format!("  {name:<11} {:<31} gRPC with TLS", address.to_string()));
         }
-        print(&format!("  admin       http://{:<24} metrics, health", reachable(self.admin).to_string()));
+        print(&format!(
+            "  admin       http://{:<24} dashboard, metrics, health",
+            reachable(self.admin).to_string()
+        ));
         for object in desired.objects.values() {
             if let Object::Model(model) = object
                 && model.kind == INFERENCE_SERVICE

@@ -1,6 +1,7 @@
 //! Load per pipeline and per candidate of an experiment, from the gateway's metrics.
 
 use super::{Connection, HttpError, LoadStats};
+use gantry_dashboard::metrics_text::{Buckets, bound_micros, quantile_ms, sample};
 use http::StatusCode;
 use std::{
     collections::BTreeMap,
@@ -56,8 +57,7 @@ struct Metrics {
 struct Series {
     requests: f64,
     errors: f64,
-    /// Cumulative counts by upper bound in microseconds; the last one is unbounded.
-    buckets: BTreeMap<u64, f64>,
+    buckets: Buckets,
 }
 
 impl Metrics {
@@ -83,11 +83,7 @@ impl Metrics {
                 Family::CandidateRequests => series.requests += value,
                 Family::CandidateErrors => series.errors += value,
                 Family::PipelineSeconds | Family::CandidateSeconds => {
-                    let bound = match label("le").parse::<f64>() {
-                        Ok(bound) if bound.is_finite() => (bound * 1e6) as u64,
-                        _ => u64::MAX,
-                    };
-                    *series.buckets.entry(bound).or_default() += value;
+                    *series.buckets.entry(bound_micros(&label("le"))).or_default() += value;
                 }
             }
         }
@@ -119,87 +115,16 @@ impl Series {
             name: name.to_owned(),
             requests: self.requests as u64,
             errors: self.errors as u64,
-            p50_ms: self.quantile_ms(0.5),
-            p99_ms: self.quantile_ms(0.99),
+            p50_ms: quantile_ms(&self.buckets, 0.5),
+            p99_ms: quantile_ms(&self.buckets, 0.99),
             rate: Some(since.max(0.0) / seconds),
         }
     }
-
-    /// Interpolated within its bucket; the largest bound for an unbounded one.
-    fn quantile_ms(&self, quantile: f64) -> Option<f64> {
-        let wanted = self.buckets.values().last().filter(|all| **all > 0.0)? * quantile;
-        let (mut low, mut below) = (0.0, 0.0);
-        for (bound, count) in &self.buckets {
-            if *count >= wanted {
-                if *bound == u64::MAX {
-                    return Some(low);
-                }
-                let share = if *count > below { (wanted - below) / (count - below) } else { 1.0 };
-                return Some(low + (*bound as f64 / 1e3 - low) * share);
-            }
-            (low, below) = (*bound as f64 / 1e3, *count);
-        }
-        None
-    }
-}
-
-/// A line of the text format: name, labels and value.
-fn sample(line: &str) -> Option<(&str, BTreeMap<&str, String>, f64)> {
-    let (name, rest) = line.split_once('{').filter(|(name, _)| !name.starts_with('#'))?;
-    let mut labels = BTreeMap::new();
-    let mut rest = rest;
-    while let Some((key, quoted)) = rest.split_once("=\"") {
-        let mut value = String::new();
-        let mut characters = quoted.char_indices();
-        let end = loop {
-            match characters.next()? {
-                (at, '"') => break at,
-                (_, '\\') => value.push(match characters.next()?.1 {
-                    'n' => '\n',
-                    escaped => escaped,
-                }),
-                (_, plain) => value.push(plain),
-            }
-        };
-        labels.insert(key.trim_start_matches(','), value);
-        rest = quoted.get(end + 1..)?;
-        if rest.starts_with('}') {
-            break;
-        }
-    }
-    let value = rest.strip_prefix('}')?.split_whitespace().next()?.parse().ok()?;
-    Some((name, labels, value))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn samples_have_labels_and_a_value() {
-        let (name, labels, value) = sample(r#"a_total{x="1",y="q\"}\\,\n"} 2.5 # {trace="1"} 1"#).unwrap();
-        assert_eq!((name, value), ("a_total", 2.5));
-        assert_eq!(labels, BTreeMap::from([("x", "1".to_owned()), ("y", "q\"}\\,\n".to_owned())]));
-        for other in ["# HELP a_total b", "a_total 3", "a_total{x=\"1", "a_total{x=\"1\"} b", "{", "a{x=\"\\"]
-        {
-            assert!(sample(other).is_none(), "{other}");
-        }
-    }
-
-    #[test]
-    fn quantiles_are_interpolated() {
-        let of = |buckets: &[(u64, f64)]| Series {
-            buckets: buckets.iter().copied().collect(),
-            ..Series::default()
-        };
-        let series = of(&[(1000, 0.0), (2000, 50.0), (10_000, 100.0), (u64::MAX, 100.0)]);
-        assert_eq!(series.quantile_ms(0.5), Some(2.0));
-        assert_eq!(series.quantile_ms(0.25), Some(1.5));
-        assert_eq!(series.quantile_ms(0.75), Some(6.0));
-        assert_eq!(of(&[(1000, 0.0), (u64::MAX, 2.0)]).quantile_ms(0.5), Some(1.0));
-        assert_eq!(of(&[(1000, 0.0), (u64::MAX, 0.0)]).quantile_ms(0.5), None);
-        assert_eq!(of(&[]).quantile_ms(0.5), None);
-    }
 
     #[test]
     fn rate_is_that_between_two_reads() {

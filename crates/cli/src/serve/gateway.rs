@@ -8,6 +8,7 @@ use gantry_gateway::{
 };
 use gantry_standalone::{
     bootstrap::{
+        admin_dashboard::AdminDashboard,
         admin_server::{self, AdminServer},
         args::{MemoryArgs, RequestArgs},
         auth::AuthArgs,
@@ -50,11 +51,11 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 9000, value_name = "PORT")]
     pub(crate) inference_port: u16,
 
-    /// Port for metrics, health and logs; 0 picks a free one.
+    /// Port for the dashboard, metrics, health and logs; 0 picks a free one.
     #[arg(long, default_value_t = 9003, value_name = "PORT")]
     pub(crate) admin_port: u16,
 
-    /// Address of the admin port. It has no TLS: anything but loopback exposes metrics.
+    /// Address of the admin port. It has no TLS: anything but loopback exposes the dashboard and metrics.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub(crate) admin_host: IpAddr,
 
@@ -135,6 +136,10 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
     let channel = scheduler.connect_lazy();
     gateway.set_control(Arc::new(control::SchedulerControl::new(channel.clone())));
     let routes = gateway.routes();
+    // Links to other addresses than those of this machine would depend on the client.
+    if admin_address.ip().is_loopback() {
+        gateway.set_dashboard(admin_address);
+    }
     let stored = args.state_dir.as_ref().map(|directory| stored_routes(directory, &routes)).transpose()?;
     let (inference, name) = (gateway.local_addr(), name(args));
     let stop_rest = CancellationToken::new();
@@ -145,7 +150,7 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
         "  inference   http://{:<24} REST and gRPC, Open Inference Protocol",
         inference.to_string()
     ));
-    print(&format!("  admin       http://{:<24} metrics, health", admin_address.to_string()));
+    print(&format!("  admin       http://{:<24} dashboard, metrics, health", admin_address.to_string()));
     print(&format!("  scheduler   {address:<31} {}", scheduler.protocol()));
     print("");
     let admin = AdminServer {
@@ -158,6 +163,14 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
             let routes = routes.clone();
             Box::new(move |pipeline| routes.recent_runs(pipeline))
         },
+        // Read-only: objects belong to the operator, or to clients of the scheduler.
+        dashboard: Some(AdminDashboard {
+            channel: channel.clone(),
+            inference,
+            timeout: Duration::from_secs(args.requests.request_timeout),
+            actions: false,
+            auth_required: args.auth.auth_config.is_some(),
+        }),
         ..AdminServer::new(registry, logs)
     };
     tokio::spawn(admin_server::serve(admin, admin_listener, stop_rest.clone()));

@@ -1,16 +1,17 @@
-//! The admin server: health, metrics, logs, statistics.
+//! The admin server: health, metrics, logs, statistics, dashboard.
 
-use super::log::LogBuffer;
+use super::{admin_dashboard::AdminDashboard, log::LogBuffer};
 use crate::servers::Report;
 use axum::{
     Router,
     body::Body,
     extract::{ConnectInfo, Path, Query, State},
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
 };
 use futures::StreamExt as _;
+use gantry_dashboard::guard;
 use gantry_scheduler::Liveness;
 use prometheus_client::registry::Registry;
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
@@ -35,6 +36,8 @@ pub struct AdminServer {
     pub runs: Runs,
     /// Processes of supervised servers.
     pub servers: Report,
+    /// The pages at `/`; a scheduler of its own has none.
+    pub dashboard: Option<AdminDashboard>,
 }
 
 /// Whether a process leads, if it has a standby.
@@ -62,12 +65,35 @@ impl AdminServer {
             top: Box::new(|| serde_json::json!({})),
             runs: Box::new(|_| None),
             servers: Report::default(),
+            dashboard: None,
         }
     }
 
-    /// Whether logs and runs of pipelines are served to this peer.
-    fn serves(&self, peer: SocketAddr) -> bool {
-        self.logs.remote || peer.ip().to_canonical().is_loopback()
+    /// Why logs and runs of pipelines are not served to a caller, if they are not.
+    fn refusal(&self, peer: SocketAddr, headers: &HeaderMap, what: &str) -> Option<Response> {
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let problem = if !self.logs.remote && !peer.ip().to_canonical().is_loopback() {
+            format!(
+                "{what} are served to this machine only: use kubectl port-forward, or start with --remote-logs"
+            )
+        } else {
+            guard::foreign_host(Some(peer), host)?
+        };
+        Some((StatusCode::FORBIDDEN, problem + "\n").into_response())
+    }
+
+    /// As OpenMetrics text.
+    pub(super) fn metrics(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode_registry(&mut text, &self.registry)?;
+        (self.more_metrics)(&mut text)?;
+        prometheus_client::encoding::text::encode_eof(&mut text)?;
+        Ok(text)
+    }
+
+    /// Processes of supervised servers.
+    pub(super) fn processes(&self) -> serde_json::Value {
+        serde_json::json!({ "replicas": self.servers.get() })
     }
 }
 
@@ -84,10 +110,12 @@ pub fn stuck_reason(liveness: Liveness) -> Option<String> {
 }
 
 /// Serves until `stop` is cancelled.
-pub async fn serve(admin: AdminServer, listener: TcpListener, stop: CancellationToken) {
+pub async fn serve(mut admin: AdminServer, listener: TcpListener, stop: CancellationToken) {
     let ended = stop.clone();
-    let state = Arc::new(Shared { admin, ended });
-    let router = Router::new()
+    let dashboard = admin.dashboard.take();
+    let admin = Arc::new(admin);
+    let state = Arc::new(Shared { admin: Arc::clone(&admin), ended });
+    let mut router = Router::new()
         .route("/livez", get(live))
         .route("/readyz", get(ready))
         // Paths of Seldon's scheduler.
@@ -106,6 +134,9 @@ pub async fn serve(admin: AdminServer, listener: TcpListener, stop: Cancellation
             )
         })
         .with_state(state);
+    if let Some(dashboard) = dashboard {
+        router = router.merge(dashboard.router(admin));
+    }
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
     let served = axum::serve(listener, service).with_graceful_shutdown(stop.cancelled_owned()).await;
     if let Err(error) = served {
@@ -114,7 +145,7 @@ pub async fn serve(admin: AdminServer, listener: TcpListener, stop: Cancellation
 }
 
 struct Shared {
-    admin: AdminServer,
+    admin: Arc<AdminServer>,
     ended: CancellationToken,
 }
 
@@ -149,12 +180,8 @@ async fn ready(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    let mut text = String::new();
-    let encoded = prometheus_client::encoding::text::encode_registry(&mut text, &shared.admin.registry)
-        .and_then(|()| (shared.admin.more_metrics)(&mut text))
-        .and_then(|()| prometheus_client::encoding::text::encode_eof(&mut text));
-    match encoded {
-        Ok(()) => {
+    match shared.admin.metrics() {
+        Ok(text) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()
         }
@@ -169,12 +196,11 @@ async fn top(State(shared): State<Arc<Shared>>) -> Response {
 async fn runs(
     State(shared): State<Arc<Shared>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
     Path(pipeline): Path<String>,
 ) -> Response {
-    if !shared.admin.serves(peer) {
-        let problem =
-            "runs are served to this machine only: use kubectl port-forward, or start with --remote-logs\n";
-        return (StatusCode::FORBIDDEN, problem).into_response();
+    if let Some(refusal) = shared.admin.refusal(peer, &headers, "runs") {
+        return refusal;
     }
     match (shared.admin.runs)(&pipeline) {
         Some(runs) => ([(header::CONTENT_TYPE, "application/json")], runs.to_string()).into_response(),
@@ -183,19 +209,18 @@ async fn runs(
 }
 
 async fn servers(State(shared): State<Arc<Shared>>) -> Response {
-    let text = serde_json::json!({ "replicas": shared.admin.servers.get() }).to_string();
+    let text = shared.admin.processes().to_string();
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
 async fn logs(
     State(shared): State<Arc<Shared>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
-    if !shared.admin.serves(peer) {
-        let problem =
-            "logs are served to this machine only: use kubectl port-forward, or start with --remote-logs\n";
-        return (StatusCode::FORBIDDEN, problem).into_response();
+    if let Some(refusal) = shared.admin.refusal(peer, &headers, "logs") {
+        return refusal;
     }
     let count = match query.get("lines").map(|l| l.parse::<usize>()) {
         None => 100,
@@ -235,19 +260,28 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    async fn status_of_logs(remote: bool, peer: &str) -> StatusCode {
-        let admin = AdminServer::new(Registry::default(), LogBuffer::new(remote));
+    async fn status_of_logs(remote: bool, peer: &str, host: &str) -> StatusCode {
+        let admin = Arc::new(AdminServer::new(Registry::default(), LogBuffer::new(remote)));
         let shared = Arc::new(Shared { admin, ended: CancellationToken::new() });
-        logs(State(shared), ConnectInfo(peer.parse().unwrap()), Query(HashMap::new())).await.status()
+        let headers = HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
+        logs(State(shared), ConnectInfo(peer.parse().unwrap()), headers, Query(HashMap::new())).await.status()
     }
 
     #[tokio::test]
     async fn logs_are_served_to_other_machines_only_on_request() {
         for local in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
-            assert_eq!(status_of_logs(false, local).await, StatusCode::OK, "{local}");
+            assert_eq!(status_of_logs(false, local, "localhost:9003").await, StatusCode::OK, "{local}");
         }
-        assert_eq!(status_of_logs(false, "10.0.0.7:1").await, StatusCode::FORBIDDEN);
-        assert_eq!(status_of_logs(true, "10.0.0.7:1").await, StatusCode::OK);
+        assert_eq!(status_of_logs(false, "10.0.0.7:1", "gateway:9003").await, StatusCode::FORBIDDEN);
+        assert_eq!(status_of_logs(true, "10.0.0.7:1", "gateway:9003").await, StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn logs_are_not_served_under_the_name_of_another_site() {
+        for remote in [false, true] {
+            let status = status_of_logs(remote, "127.0.0.1:1", "evil.example:9003").await;
+            assert_eq!(status, StatusCode::FORBIDDEN);
+        }
     }
 
     #[tokio::test]
@@ -262,9 +296,9 @@ mod tests {
                 runs: Box::new(known),
                 ..AdminServer::new(Registry::default(), LogBuffer::new(false))
             };
-            let shared = Arc::new(Shared { admin, ended: CancellationToken::new() });
-            let response =
-                runs(State(shared), ConnectInfo(peer.parse().unwrap()), Path(pipeline.to_owned())).await;
+            let shared = Arc::new(Shared { admin: Arc::new(admin), ended: CancellationToken::new() });
+            let (peer_at, path) = (ConnectInfo(peer.parse().unwrap()), Path(pipeline.to_owned()));
+            let response = runs(State(shared), peer_at, HeaderMap::new(), path).await;
             assert_eq!(response.status(), expected, "{peer} {pipeline}");
         }
     }

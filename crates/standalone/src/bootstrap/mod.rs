@@ -2,6 +2,7 @@
 //! traces, admin server.
 
 pub mod access;
+pub mod admin_dashboard;
 pub mod admin_server;
 pub mod args;
 pub mod auth;
