@@ -1,4 +1,4 @@
-//! Developer tasks: `cargo xtask test | bench | sim | k8s | kafka | image | e2e | crds | manifests | deps`.
+//! Developer tasks: `cargo xtask test | bench | sim | k8s | kafka | image | e2e | crds | dashboard | manifests | deps`.
 #![allow(clippy::print_stdout, reason = "a tool for developers: what it prints is its result")]
 
 mod architecture;
@@ -6,6 +6,7 @@ mod bench;
 mod cache;
 mod count;
 mod crds;
+mod dashboard;
 mod debian;
 mod deps;
 mod e2e;
@@ -42,16 +43,17 @@ impl std::error::Error for Unavailable {}
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  test [--no-clients] [--no-cluster] [--no-kafka] [--only-clients | --only-cluster | --only-kafka] [-- FILTER]
+  test [--no-PART…] [--only-PART] [-- FILTER]
       Runs every test: cargo's, then the operator against a real Kubernetes API server, then real clients
-      (tritonclient and others) against the real program, then pipelines on a real Kafka broker.
+      (tritonclient and others) against the real program, then the dashboard in Chromium, then pipelines on a real
+      Kafka broker. PART is clients, cluster, browser or kafka.
   e2e [--keep] [--long] [NAME…]
       Runs Gantry in pods on two real Kubernetes nodes, kills components under load, and counts failures. Needs root.
       --long: also with controllers of others, built from source once (gateway-api: Envoy Gateway, 15 minutes);
       --keep leaves the cluster running.
   bench [--quick] [--json] [NAME…]
       Compares with MLServer, Envoy, ONNX Runtime, LightGBM, XGBoost and Kafka on this machine.
-      NAME is one of: start, memory, iris, fairness, gateway, routes, rollouts, attack, pipelines, kafka, onnx, trees, scheduler, operator.
+      NAME is one of: start, memory, iris, fairness, gateway, routes, rollouts, attack, pipelines, kafka, onnx, trees, scheduler, operator, dashboard.
       Builds what it measures for release; GANTRY=PATH names another program.
   sim [--seeds N] [--from S] [--hours H] [--shrink] | --replay SEED|SCENARIO.json [--shrink] | --mutants [NAME…]
       Simulates the control plane under faults: N seeds, each H virtual hours (default 100 and 1).
@@ -70,6 +72,8 @@ cargo xtask COMMAND
       included if ORT_DYLIB_PATH is set; --debug: dev profile. GANTRY=PATH uses a prebuilt binary.
   crds [--check]
       Writes the folders deploy/crds* from the types in crates/api, or checks whether they are up to date.
+  dashboard [--check]
+      Builds crates/dashboard/assets from crates/dashboard/web (needs npm), or checks whether they are up to date.
   manifests [--check | --verify [--kubeconfig FILE]]
       Writes deploy/manifests from the chart (needs helm). --verify: also lint, kube-score, and a server-side dry run
       on a disposable cluster; reports skipped steps.
@@ -99,6 +103,7 @@ fn main() -> ExitCode {
         ["image", rest @ ..] => image::run(rest),
         ["e2e", rest @ ..] => e2e::run(rest),
         ["crds", rest @ ..] => crds::run(rest),
+        ["dashboard", rest @ ..] => dashboard::run(rest),
         ["manifests", rest @ ..] => manifests::run(rest),
         ["deps"] => deps::run(),
         ["prose", rest @ ..] => prose::run(rest),

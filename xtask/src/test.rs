@@ -1,7 +1,7 @@
 //! `cargo xtask test`: all tests of the workspace, the operator against a real API server, then real clients against
 //! the real program, then pipelines on a real Kafka broker.
 
-use crate::{Failure, Unavailable, count::Count, debian, k8s, kafka, manifests, metadata, python};
+use crate::{Failure, Unavailable, count::Count, dashboard, debian, k8s, kafka, manifests, metadata, python};
 use serde_json::Value;
 use std::{
     io::{BufRead as _, BufReader},
@@ -14,6 +14,7 @@ struct Options {
     cargo: bool,
     cluster: bool,
     clients: bool,
+    browser: bool,
     kafka: bool,
     filter: Vec<String>,
 }
@@ -37,10 +38,11 @@ impl Options {
 
 pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     let options = read(arguments)?;
-    let parts: [(bool, &str, Part); 4] = [
+    let parts: [(bool, &str, Part); 5] = [
         (options.cargo, "the workspace", |options| cargo_tests(&mut whole_workspace(options)?)),
         (options.cluster, "the operator against a real API server", cluster_tests),
         (options.clients, "the clients against the real program", client_tests),
+        (options.browser, "the dashboard in Chromium", browser_tests),
         // The tests of the workspace include it, unless it is not possible here.
         (options.kafka && (!options.cargo || kafka::libraries().is_err()), KAFKA, |options| {
             kafka::tests(&options.filter, false)
@@ -82,23 +84,40 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
 }
 
 fn read(arguments: &[&str]) -> Result<Options, Failure> {
-    const FLAGS: &str =
-        "--no-clients, --no-cluster, --no-kafka, --only-clients, --only-cluster, --only-kafka, -- FILTER";
-    let mut options = Options { cargo: true, cluster: true, clients: true, kafka: true, filter: Vec::new() };
+    const FLAGS: &str = "--no-clients, --no-cluster, --no-browser, --no-kafka, --only-clients, --only-cluster, \
+                         --only-browser, --only-kafka, -- FILTER";
+    const NONE: Options = Options {
+        cargo: false,
+        cluster: false,
+        clients: false,
+        browser: false,
+        kafka: false,
+        filter: Vec::new(),
+    };
+    let mut options =
+        Options { cargo: true, cluster: true, clients: true, browser: true, kafka: true, ..NONE };
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match *word {
             "--no-clients" => options.clients = false,
             "--no-cluster" => options.cluster = false,
+            "--no-browser" => options.browser = false,
             "--no-kafka" => options.kafka = false,
-            "--only-clients" => (options.cargo, options.cluster, options.kafka) = (false, false, false),
-            "--only-cluster" => (options.cargo, options.clients, options.kafka) = (false, false, false),
-            "--only-kafka" => (options.cargo, options.cluster, options.clients) = (false, false, false),
+            "--only-clients" => {
+                options = Options { clients: options.clients, filter: options.filter, ..NONE }
+            }
+            "--only-cluster" => {
+                options = Options { cluster: options.cluster, filter: options.filter, ..NONE }
+            }
+            "--only-browser" => {
+                options = Options { browser: options.browser, filter: options.filter, ..NONE }
+            }
+            "--only-kafka" => options = Options { kafka: options.kafka, filter: options.filter, ..NONE },
             "--" => options.filter = words.by_ref().map(|w| (*w).to_owned()).collect(),
             other => return Err(format!("test does not know {other}: {FLAGS}").into()),
         }
     }
-    if options.cargo || options.cluster || options.clients || options.kafka {
+    if options.cargo || options.cluster || options.clients || options.browser || options.kafka {
         return Ok(options);
     }
     Err(format!("{} together leave nothing to run", arguments.join(" and ")).into())
@@ -162,7 +181,7 @@ fn cluster_tests(options: &Options) -> Result<(Count, bool), Failure> {
         Err(failure) if failure.is::<Unavailable>() => println!("Without Prometheus: {failure}"),
         Err(failure) => return Err(failure),
     }
-    let (mut count, ended_well) = pytest(&python, "cluster", environment, options)?;
+    let (mut count, ended_well) = pytest(&python, "cluster", "clients", environment, options)?;
     if options.filter.is_empty() {
         println!("\nThe manifests, with Helm, kube-score and the same API server");
         count += manifests::verify(&cluster.kubeconfig())?;
@@ -180,7 +199,54 @@ fn cluster_tests(options: &Options) -> Result<(Count, bool), Failure> {
 fn client_tests(options: &Options) -> Result<(Count, bool), Failure> {
     let python = python()?;
     let servers = servers(&python, &metadata::root().join("tests/clients/servers"))?;
-    pytest(&python, "clients", servers, options)
+    pytest(&python, "clients", "clients", servers, options)
+}
+
+/// Whether the committed pages are those of their source, then pytest over `tests/browser`.
+fn browser_tests(options: &Options) -> Result<(Count, bool), Failure> {
+    let mut count = Count::default();
+    if options.filter.is_empty() {
+        match dashboard::stale() {
+            Ok(stale) if stale.is_empty() => count.passed += 1,
+            Ok(stale) => {
+                println!(
+                    "crates/dashboard/assets is out of date ({}): run cargo xtask dashboard",
+                    stale.join(", ")
+                );
+                count.failed += 1;
+            }
+            Err(failure) if failure.is::<Unavailable>() => {
+                println!("NOT TESTED: whether crates/dashboard/assets is up to date: {failure}");
+                count.skipped += 1;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    let python = python()?;
+    let chromium = vec![("GANTRY_TEST_CHROMIUM".to_owned(), chromium()?)];
+    let (tested, ended_well) = pytest(&python, "browser", "browser", chromium, options)?;
+    count += tested;
+    Ok((count, ended_well))
+}
+
+/// Chromium of this machine, else that of Debian. It needs many libraries, so it is installed and not unpacked.
+pub(crate) fn chromium() -> Result<PathBuf, Failure> {
+    const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+    let found = || {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut places = std::env::split_paths(&path).flat_map(|place| NAMES.map(|name| place.join(name)));
+        places.find(|program| program.is_file())
+    };
+    if let Some(program) = found() {
+        return Ok(program);
+    }
+    let missing = || Unavailable("it needs Chromium: install it".into());
+    if !Path::new("/usr/bin/apt-get").is_file() {
+        return Err(missing().into());
+    }
+    // Fails without the rights of root.
+    let _ = debian::install(&["chromium", "fonts-liberation"]);
+    found().ok_or_else(|| missing().into())
 }
 
 fn python() -> Result<python::Python, Failure> {
@@ -192,11 +258,12 @@ fn python() -> Result<python::Python, Failure> {
 fn pytest(
     python: &python::Python,
     folder: &str,
+    requirements: &str,
     environment: Vec<(String, PathBuf)>,
     options: &Options,
 ) -> Result<(Count, bool), Failure> {
     let tests = metadata::root().join("tests");
-    let programs = python::environment(python, &tests.join("clients/requirements.txt"))?;
+    let programs = python::environment(python, &tests.join(requirements).join("requirements.txt"))?;
     let gantry = build(options.features())?;
     let report = std::env::temp_dir().join(format!("gantry-{folder}-{}.xml", std::process::id()));
     let mut command = Command::new(programs.join("python"));
@@ -268,7 +335,9 @@ mod tests {
     #[test]
     fn arguments_are_parsed() {
         let options = read(&["--only-clients", "--", "kill", "drain"]).unwrap();
-        assert!(!options.cargo && options.clients && !options.kafka);
+        assert!(!options.cargo && options.clients && !options.browser && !options.kafka);
+        assert!(read(&["--only-browser"]).is_ok_and(|o| !o.cargo && !o.clients && o.browser));
+        assert!(read(&["--no-browser"]).is_ok_and(|o| o.cargo && o.clients && !o.browser));
         assert_eq!(options.filter, ["kill", "drain"]);
         assert!(read(&["--only-kafka"]).is_ok_and(|o| !o.cargo && !o.cluster && !o.clients && o.kafka));
         assert!(read(&["--no-kafka"]).is_ok_and(|o| o.cargo && !o.kafka));

@@ -21,7 +21,7 @@ use table::{Row, Verdict};
 
 /// Name and function of a suite.
 type Suite = (&'static str, fn(&Bench) -> Result<Vec<Row>, Failure>);
-const SUITES: [Suite; 18] = [
+const SUITES: [Suite; 19] = [
     ("start", suites::start::measure),
     ("memory", suites::memory::measure),
     ("iris", suites::iris::measure),
@@ -40,6 +40,7 @@ const SUITES: [Suite; 18] = [
     ("trees", suites::trees::measure),
     ("scheduler", suites::scheduler::measure),
     ("operator", suites::operator::measure),
+    ("dashboard", suites::dashboard::measure),
 ];
 
 /// Set in the optimised build of this program, which measures.

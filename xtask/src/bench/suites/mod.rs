@@ -2,6 +2,7 @@
 
 pub(crate) mod attack;
 pub(crate) mod auth;
+pub(crate) mod dashboard;
 pub(crate) mod ensemble;
 pub(crate) mod fairness;
 pub(crate) mod gateway;
