@@ -41,6 +41,37 @@ pub(crate) fn edges(pipeline: &Pipeline) -> Vec<Edge> {
     edges.into_iter().collect()
 }
 
+/// A tensor of the request that a step reads.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RequestInput {
+    /// Empty for all tensors, under the names of the model.
+    tensor: String,
+    step: String,
+    /// Its name for the model, if it has another one.
+    input: Option<String>,
+}
+
+/// What the steps read of the request, for a form.
+pub(crate) fn request_inputs(pipeline: &Pipeline) -> Vec<RequestInput> {
+    let steps: Vec<&str> = pipeline.steps.iter().map(|step| step.name.as_str()).collect();
+    let mut inputs = BTreeSet::new();
+    for step in &pipeline.steps {
+        let name = || step.name.clone();
+        if step.inputs.is_empty() {
+            inputs.insert(RequestInput { tensor: String::new(), step: name(), input: None });
+        }
+        for source in &step.inputs {
+            let (from, tensor) = split(source, &steps);
+            if from == INPUT {
+                let input = step.tensor_map.get(source).cloned();
+                inputs.insert(RequestInput { tensor, step: name(), input });
+            }
+        }
+    }
+    inputs.into_iter().collect()
+}
+
 fn sources(step: &PipelineStep) -> impl Iterator<Item = (&str, bool)> {
     let inputs = step.inputs.iter().map(|source| (source.as_str(), false));
     inputs.chain(step.triggers.iter().map(|source| (source.as_str(), true)))
@@ -79,6 +110,20 @@ mod tests {
             triggers: owned(triggers),
             ..PipelineStep::default()
         }
+    }
+
+    #[test]
+    fn inputs_of_the_request_have_their_names_for_the_model() {
+        let mut mapped = step("b", &["p.inputs.y", "a.outputs"], &[]);
+        mapped.tensor_map.insert("p.inputs.y".into(), "input-0".into());
+        let steps = vec![step("a", &[], &[]), mapped];
+        let pipeline = Pipeline { name: "p".into(), steps, ..Pipeline::default() };
+        let of = |tensor: &str, step: &str, input: Option<&str>| RequestInput {
+            tensor: tensor.into(),
+            step: step.into(),
+            input: input.map(str::to_owned),
+        };
+        assert_eq!(request_inputs(&pipeline), [of("", "a", None), of("y", "b", Some("input-0"))]);
     }
 
     #[test]

@@ -168,6 +168,7 @@ pub(crate) async fn pipeline(
         "explanation": explanation,
         "steps": steps,
         "edges": graph::edges(&definition),
+        "inputs": graph::request_inputs(&definition),
         "runs": dashboard.source.runs(&name),
         "versions": shown,
         "manifest": yaml(&Pipeline::from_proto(&definition)),

@@ -12,18 +12,21 @@ use crate::{
 };
 use axum::{extract::State, response::Response};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
-/// Objects that are not ready, with their explanations.
+/// Reasons why objects are not ready, with an explanation each.
 const MAX_ATTENTION: usize = 20;
 const MAX_BUSIEST: usize = 8;
 const MAX_SERVERS: usize = 24;
 const MAX_ROLLOUTS: usize = 12;
 const MAX_EVENTS: usize = 12;
 
+/// Objects of a kind that are not ready for the same reason.
 struct Attention {
     kind: &'static str,
+    /// The first of them.
     name: String,
+    others: usize,
     state: ObjectState,
     message: String,
 }
@@ -85,6 +88,7 @@ pub(crate) async fn overview(State(dashboard): State<Arc<Dashboard>>) -> Respons
             json!({
                 "kind": row.kind,
                 "name": row.name,
+                "others": row.others,
                 "state": row.state,
                 "message": row.message,
                 "headline": explanation.as_ref().map(|e| &e.headline),
@@ -114,12 +118,62 @@ fn add<R: Row>(inventory: &Inventory, state: ObjectState, found: &mut Vec<Attent
 where
     Inventory: Of<R>,
 {
-    let rows = inventory.rows().values().filter(|row| row.state() == state);
-    let room = MAX_ATTENTION.saturating_sub(found.len());
-    found.extend(rows.take(room).map(|row| Attention {
-        kind: R::KIND,
-        name: row.name().to_owned(),
-        state,
-        message: row.message().to_owned(),
-    }));
+    let mut groups: HashMap<&str, usize> = HashMap::new();
+    for row in inventory.rows().values().filter(|row| row.state() == state) {
+        if let Some(group) = groups.get(row.message()).and_then(|at| found.get_mut(*at)) {
+            group.others += 1;
+        } else if found.len() < MAX_ATTENTION {
+            groups.insert(row.message(), found.len());
+            let (name, message) = (row.name().to_owned(), row.message().to_owned());
+            found.push(Attention { kind: R::KIND, name, others: 0, state, message });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_with_the_same_reason_are_shown_once() {
+        let mut inventory = Inventory::default();
+        for index in 0..10_000 {
+            let (name, reason) = (format!("p{index:05}"), if index == 77 { "broken" } else { "no server" });
+            let row = PipelineRow {
+                name: name.clone(),
+                state: if index < 5 { ObjectState::Ready } else { ObjectState::Failed },
+                message: reason.into(),
+                version: 1,
+                steps: Vec::new(),
+                since_ms: None,
+                owner: String::new(),
+            };
+            inventory.pipelines.insert(name, row);
+        }
+        let shown = attention(&inventory);
+        let shown: Vec<_> = shown.iter().map(|a| (a.name.as_str(), a.others, a.message.as_str())).collect();
+        assert_eq!(shown, [("p00005", 9993, "no server"), ("p00077", 0, "broken")]);
+    }
+
+    #[test]
+    fn different_reasons_are_bounded() {
+        let mut inventory = Inventory::default();
+        for index in 0..100 {
+            let name = format!("s{index}");
+            let row = ServerRow {
+                name: name.clone(),
+                state: ObjectState::Progressing,
+                message: name.clone(),
+                available: 0,
+                expected: 1,
+                models: 0,
+                memory_bytes: 0,
+                free_bytes: 0,
+                replicas: Vec::new(),
+                owner: String::new(),
+            };
+            inventory.servers.insert(name, row);
+        }
+        assert_eq!(attention(&inventory).len(), MAX_ATTENTION);
+    }
 }

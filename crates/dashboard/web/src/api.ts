@@ -163,6 +163,8 @@ export interface Point {
 export interface Attention {
   kind: string;
   name: string;
+  /** Further objects with the same reason. */
+  others: number;
   state: ObjectState;
   message: string;
   headline: string | null;
@@ -247,6 +249,7 @@ export interface PipelineDetail {
   explanation: Explanation | null;
   steps: { name: string; state: ObjectState | null; figures?: Figures }[];
   edges: Edge[];
+  inputs: { tensor: string; step: string; input: string | null }[];
   runs: { runs: Run[] } | null;
   versions: Version[];
   manifest: string;

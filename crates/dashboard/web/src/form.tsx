@@ -14,9 +14,11 @@ interface Props {
   address: string;
   auth: boolean;
   ready: boolean;
+  /** Reads the inputs; those of a model by default. */
+  load?: (signal: AbortSignal) => Promise<Metadata>;
 }
 
-export function RequestForm({ kind, name, url, address, auth, ready }: Props) {
+export function RequestForm({ kind, name, url, address, auth, ready, load }: Props) {
   const [metadata, setMetadata] = useState<Metadata | null>(null);
   const [problem, setProblem] = useState("");
   const [values, setValues] = useState<Record<string, string>>({});
@@ -29,7 +31,8 @@ export function RequestForm({ kind, name, url, address, auth, ready }: Props) {
   useEffect(() => {
     if (!ready) return;
     const controller = new AbortController();
-    get<Metadata>(`/api/${kind}/${encodeURIComponent(name)}/metadata`, controller.signal)
+    const read = load ?? ((signal: AbortSignal) => get<Metadata>(`/api/${kind}/${encodeURIComponent(name)}/metadata`, signal));
+    read(controller.signal)
       .then((found) => {
         setMetadata(found);
         setProblem("");

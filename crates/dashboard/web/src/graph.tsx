@@ -4,7 +4,7 @@ import { count, millis } from "./format";
 
 const WIDTH = 176;
 const HEIGHT = 62;
-const GAP_X = 64;
+const GAP_X = 96;
 const GAP_Y = 22;
 const REQUEST = "";
 const RESPONSE = "\u0000";
@@ -97,7 +97,7 @@ export function Graph({ detail }: { detail: PipelineDetail }) {
             <g key={`${edge.from}>${edge.to}>${edge.label}>${edge.trigger}`}>
               <path class={edge.trigger ? "edge trigger" : "edge"} d={`M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2 - 2} ${y2}`} marker-end="url(#arrow)" />
               {edge.label && (
-                <text class="edge-label" x={(x1 + x2) / 2} y={(y1 + y2) / 2 - 6} text-anchor="middle">
+                <text class="edge-label" x={(x1 + x2) / 2} y={(y1 + y2) / 2 + 4} text-anchor="middle">
                   {cut(edge.label, 14)}
                 </text>
               )}

@@ -85,9 +85,9 @@ function count(overview: OverviewData | null, id: string): ComponentChildren {
   const own = counts?.[id];
   if (!own || own.total === 0) return null;
   return (
-    <span class={own.failed ? "nav-count bad" : "nav-count"} {...(own.failed ? { title: `${own.failed} failed` } : {})}>
-      {own.total.toLocaleString("en-US")}
-      {own.failed ? <span class="hidden">, {own.failed} failed</span> : null}
+    <span class={own.failed ? "nav-count bad" : "nav-count"} {...(own.failed ? { title: `${own.failed} of ${own.total} failed` } : {})}>
+      {(own.failed || own.total).toLocaleString("en-US")}
+      {own.failed ? <span class="hidden"> failed</span> : null}
     </span>
   );
 }

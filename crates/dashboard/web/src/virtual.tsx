@@ -55,7 +55,8 @@ export function VirtualList<R>({ label, path, parameters, columns, sort, desc, e
       observer.disconnect();
       element.removeEventListener("scroll", measure);
     };
-  }, [page === null]);
+    // The box is another one after an empty list.
+  }, [page === null || page.matched === 0]);
   // Another search starts at its first row.
   const wanted = JSON.stringify([parameters, sort, desc]);
   useEffect(() => box.current?.scrollTo({ top: 0 }), [wanted]);

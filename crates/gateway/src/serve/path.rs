@@ -225,7 +225,7 @@ mod tests {
             ("/v2/pipelines/p/stats", None),
             ("/v2/pipelines//infer", None),
             ("/v2/models//infer", None),
-            ("/v2/models/", None),
+            ("/v2/models/", Some(Path::ModelList)),
             ("/v2/models", Some(Path::ModelList)),
             ("/v2/models?limit", None),
             ("/openapi.json", Some(Path::OpenApi)),

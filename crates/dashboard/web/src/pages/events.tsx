@@ -29,7 +29,7 @@ export function Events() {
 
 /** The last events, newest first; those of one object if it is named. */
 export function EventList({ search = "", kind, name }: { search?: string; kind?: string; name?: string }) {
-  const { data, error } = usePoll<Data>(query("/api/events", { q: search, kind, name, limit: name ? 20 : 500 }));
+  const { data, error } = usePoll<Data>(query("/api/events", { q: search, kind, name, limit: name ? 20 : 100 }));
   if (!data) return error ? <Failure error={error} /> : <Loading />;
   if (data.rows.length === 0) return <Empty>{search ? "No event matches." : "No change since this dashboard follows the scheduler."}</Empty>;
   return (

@@ -23,7 +23,7 @@ export function Logs() {
     let number = 0;
     const read = async () => {
       try {
-        const response = await fetch("/logs?follow=1&lines=1000", { signal: controller.signal });
+        const response = await fetch("/logs?follow=1&lines=500", { signal: controller.signal });
         if (!response.ok || !response.body) throw new Error((await response.text()).trim());
         setError("");
         setLines([]);

@@ -105,7 +105,7 @@ export function Versions({ versions }: { versions: Version[] }) {
           wide: true,
           cell: (version) => (
             <>
-              {version.reason && <div class="bad">{version.reason}</div>}
+              {version.reason && <div class={/Failed/.test(version.state) ? "bad" : ""}>{version.reason}</div>}
               {version.storageUri && <div class="faint pre">{version.storageUri}</div>}
               {(version.replicas ?? []).map((replica) => (
                 <div key={replica.replica} class="faint">

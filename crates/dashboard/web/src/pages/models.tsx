@@ -40,7 +40,7 @@ export function ModelList({ server, onPage }: { server?: string; onPage?: (page:
     { id: "message", heading: "Message", extra: true, cell: (row) => <span title={row.message}>{row.message}</span> },
     { id: "server", heading: "Server", extra: true, cell: (row) => (row.server ? <a href={href("servers", row.server)}>{row.server}</a> : "–") },
     { id: "replicas", heading: "Replicas", numeric: true, extra: true, cell: (row) => `${row.available}/${row.desired}` },
-    { id: "rate", heading: "Requests/s", sort: "rate", numeric: true, cell: (row) => rate(row.figures?.rate) },
+    { id: "rate", heading: "Req/s", sort: "rate", numeric: true, cell: (row) => rate(row.figures?.rate) },
     { id: "errors", heading: "Errors", sort: "errors", numeric: true, cell: (row) => <span class={row.figures?.errors ? "bad" : ""}>{count(row.figures?.errors ?? 0)}</span> },
     { id: "p50", heading: "p50", sort: "p50", numeric: true, extra: true, cell: (row) => millis(row.figures?.p50Ms ?? row.figures?.meanMs) },
     { id: "p99", heading: "p99", sort: "p99", numeric: true, cell: (row) => millis(row.figures?.p99Ms) },

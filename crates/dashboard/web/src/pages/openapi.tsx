@@ -47,6 +47,8 @@ export function Api({ inference }: { inference: string }) {
       {groups.map((group) => {
         const own = operations.filter(({ operation }) => !group.name || operation.tags?.includes(group.name));
         if (own.length === 0) return null;
+        // What most clients need comes first.
+        own.sort((a, b) => Number(b.path.endsWith("/infer")) - Number(a.path.endsWith("/infer")));
         return (
           <Section key={group.name} title={group.name || "Paths"} {...(group.description ? { aside: <span class="faint">{group.description}</span> } : {})}>
             {own.map(({ path, method, operation }) => (

@@ -48,6 +48,7 @@ export function Overview({ data }: { data: Data }) {
                 <div>
                   <p class="headline">
                     <ObjectLink kind={row.kind} name={row.name} /> <span class="kind-tag">{row.kind}</span>
+                    {row.others > 0 && <span class="others"> and {count(row.others)} more with this reason</span>}
                   </p>
                   <p>{row.headline ?? row.message}</p>
                   {row.next && (

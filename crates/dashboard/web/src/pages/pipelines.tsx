@@ -1,6 +1,5 @@
 import { useState } from "preact/hooks";
-import type { Overview, Page, PipelineDetail, PipelineRow, Run } from "../api";
-import { post } from "../api";
+import { get, post, type Metadata, type Overview, type Page, type PipelineDetail, type PipelineRow, type Run, type Tensor } from "../api";
 import { ago, count, millis, owner, rate } from "../format";
 import { RequestForm } from "../form";
 import { Graph, stepFigures } from "../graph";
@@ -18,7 +17,7 @@ export function Pipelines() {
     { id: "state", heading: "State", sort: "state", cell: (row) => <State state={row.state} /> },
     { id: "message", heading: "Message", extra: true, cell: (row) => <span title={row.message}>{row.message}</span> },
     { id: "steps", heading: "Steps", numeric: true, extra: true, cell: (row) => row.steps.length },
-    { id: "rate", heading: "Requests/s", sort: "rate", numeric: true, cell: (row) => rate(row.figures?.rate) },
+    { id: "rate", heading: "Req/s", sort: "rate", numeric: true, cell: (row) => rate(row.figures?.rate) },
     { id: "errors", heading: "Errors", sort: "errors", numeric: true, cell: (row) => count(row.figures?.errors ?? 0) },
     { id: "p99", heading: "p99", sort: "p99", numeric: true, cell: (row) => millis(row.figures?.p99Ms) },
   ];
@@ -102,6 +101,7 @@ export function Pipeline({ name, overview }: { name: string; overview: Overview 
             address={overview.inference}
             auth={overview.authRequired}
             ready={row.state === "ready"}
+            load={(signal) => requestMetadata(data, signal)}
           />
         </div>
         <div>
@@ -136,6 +136,18 @@ export function Pipeline({ name, overview }: { name: string; overview: Overview 
       )}
     </>
   );
+}
+
+/** The inputs of a pipeline: what its steps read of the request, as their models describe it. */
+async function requestMetadata(detail: PipelineDetail, signal: AbortSignal): Promise<Metadata> {
+  const inputs = new Map<string, Tensor>();
+  for (const { tensor, step, input } of detail.inputs) {
+    const metadata = await get<Metadata>(`/api/models/${encodeURIComponent(step)}/metadata`, signal);
+    const known = metadata.inputs ?? [];
+    const read = tensor === "" ? known : known.filter((one) => one.name === (input ?? tensor));
+    for (const one of read) inputs.set(tensor || one.name, { ...one, name: tensor || one.name });
+  }
+  return { name: detail.row.name, inputs: [...inputs.values()] };
 }
 
 function Runs({ runs }: { runs: Run[] }) {
