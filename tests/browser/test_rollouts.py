@@ -50,6 +50,8 @@ def test_rollout_is_shown_with_its_evidence_and_aborted(visit, tmp_path):
         opened.screenshot("rollout-overview")
         opened.open("models/iris")
         page = opened.page
+        # One of the versions serves.
+        page.get_by_role("button", name="Send", exact=True).wait_for()
         page.get_by_role("button", name="Abort").click()
         assert opened.violations() == []
         page.get_by_role("dialog").get_by_role("button", name="Abort").click()

@@ -3,7 +3,7 @@
 
 use crate::assets;
 use axum::{
-    extract::{ConnectInfo, Request},
+    extract::{ConnectInfo, Request, State},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
@@ -13,16 +13,29 @@ use std::net::{IpAddr, SocketAddr};
 /// Required for everything but reading. Another origin cannot set it without a preflight request, which is not answered.
 pub const HEADER: &str = "x-gantry-dashboard";
 
-/// Layer of the dashboard's routes.
-pub(crate) async fn check(request: Request, next: Next) -> Response {
+/// Layer of the dashboard's routes. Without `remote`, other machines are refused.
+pub(crate) async fn check(State(remote): State<bool>, request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| *peer);
     let authority = request.uri().authority();
-    let mut response = match refusal(peer, request.method(), authority, request.headers()) {
+    let elsewhere = peer.filter(|_| !remote).and_then(other_machine);
+    let refusal = elsewhere.or_else(|| refusal(peer, request.method(), authority, request.headers()));
+    let mut response = match refusal {
         Some(reason) => (StatusCode::FORBIDDEN, format!("{reason}\n")).into_response(),
         None => next.run(request).await,
     };
     assets::secure(response.headers_mut());
     response
+}
+
+fn is_local(peer: SocketAddr) -> bool {
+    peer.ip().to_canonical().is_loopback()
+}
+
+/// Why a caller on another machine is refused. A forwarded port is one on this machine.
+fn other_machine(peer: SocketAddr) -> Option<String> {
+    (!is_local(peer)).then(|| {
+        "the dashboard is served to this machine only: use kubectl port-forward, or start with --remote-logs".into()
+    })
 }
 
 /// Why a request is refused, if it is.
@@ -61,8 +74,7 @@ fn host<'a>(authority: Option<&'a Authority>, headers: &'a HeaderMap) -> Option<
 /// Why a request of this machine is refused for its host. It must be an address or `localhost`: other names may be those of
 /// a site whose server resolves them to this machine, to read with a browser here what it may not read itself.
 pub fn foreign_host(peer: Option<SocketAddr>, host: Option<&str>) -> Option<String> {
-    let is_local = peer.is_none_or(|peer| peer.ip().to_canonical().is_loopback());
-    let host = host.filter(|_| is_local)?;
+    let host = host.filter(|_| peer.is_none_or(is_local))?;
     let name = host.parse::<Authority>().ok();
     let name = name.as_ref().map_or("", |authority| authority.host());
     let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
@@ -84,6 +96,15 @@ mod tests {
             (header::HeaderName::from_static(name), value.parse::<http::HeaderValue>().unwrap())
         });
         refusal(Some(peer.parse().unwrap()), method, None, &fields.collect()).is_some()
+    }
+
+    #[test]
+    fn other_machines_are_refused() {
+        for (peer, expected) in
+            [(LOCAL, false), ("[::1]:1", false), ("[::ffff:127.0.0.1]:1", false), ("10.0.0.7:1", true)]
+        {
+            assert_eq!(other_machine(peer.parse().unwrap()).is_some(), expected, "{peer}");
+        }
     }
 
     #[test]

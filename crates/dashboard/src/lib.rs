@@ -62,11 +62,14 @@ pub struct Settings {
     pub actions: bool,
     /// Whether requests need a credential.
     pub auth_required: bool,
+    /// Whether other machines may read the pages.
+    pub remote: bool,
 }
 
 /// The routes of the dashboard: pages at `/`, their data below `/api`.
 pub fn router(channel: Channel, source: Arc<dyn Source>, settings: Settings) -> Router {
     let scheduler = Scheduler::new(channel);
+    let remote = settings.remote;
     let state = Arc::new(Dashboard {
         follower: Follower::new(scheduler.clone()),
         explanations: Explanations::new(scheduler.clone()),
@@ -75,7 +78,9 @@ pub fn router(channel: Channel, source: Arc<dyn Source>, settings: Settings) -> 
         source,
         settings,
     });
-    assets::routes().merge(api::routes(state)).layer(axum::middleware::from_fn(guard::check))
+    assets::routes()
+        .merge(api::routes(state))
+        .layer(axum::middleware::from_fn_with_state(remote, guard::check))
 }
 
 pub(crate) struct Dashboard {

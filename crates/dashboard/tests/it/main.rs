@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
-use axum::Router;
+use axum::{Router, extract::ConnectInfo};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use gantry_dashboard::{Settings, Source, router};
@@ -11,6 +11,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use std::{
+    net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -74,18 +75,25 @@ impl Dashboard {
         let scheduler = gantry_scheduler::start(config, any, any).await.unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{}", scheduler.clients)).unwrap();
         let process = Arc::new(FakeProcess::default());
-        let settings = Settings { inference: "127.0.0.1:9000".into(), actions, auth_required: false };
+        let settings =
+            Settings { inference: "127.0.0.1:9000".into(), actions, auth_required: false, remote: false };
         let router = router(endpoint.connect_lazy(), process.clone(), settings);
         Self { router, process, scheduler, state }
     }
 
     async fn send(&self, method: Method, path: &str, body: &str) -> (StatusCode, Value) {
+        self.send_from("127.0.0.1:1", method, path, body).await
+    }
+
+    async fn send_from(&self, peer: &str, method: Method, path: &str, body: &str) -> (StatusCode, Value) {
+        let peer: SocketAddr = peer.parse().unwrap();
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header("host", "localhost:9003")
             .header("content-type", "application/json")
             .header(gantry_dashboard::guard::HEADER, "1")
+            .extension(ConnectInfo(peer))
             .body(axum::body::Body::from(body.to_owned()))
             .unwrap();
         let response = self.router.clone().oneshot(request).await.unwrap();
@@ -178,6 +186,17 @@ async fn nothing_is_changed_without_the_right_to_act() {
         assert!(refused["error"].as_str().unwrap().contains("--dashboard-actions"), "{path}");
     }
     assert_eq!(dashboard.get("/api/models").await["total"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dashboard_is_served_to_this_machine_only() {
+    let dashboard = Dashboard::start(true).await;
+    for path in ["/", "/assets/app.js", "/api/overview", "/api/models/iris/metadata"] {
+        let (status, _) = dashboard.send_from("10.0.0.7:1", Method::GET, path, "").await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{path}");
+        let (status, _) = dashboard.send_from("[::1]:1", Method::GET, path, "").await;
+        assert_eq!(status, StatusCode::OK, "{path}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -49,6 +49,7 @@ impl AdminDashboard {
             inference: inference.clone(),
             actions: self.actions,
             auth_required: self.auth_required,
+            remote: admin.logs.remote,
         };
         let requests = Arc::new(Semaphore::new(MAX_REQUESTS));
         let source = AdminSource { admin, inference, timeout: self.timeout, requests };

@@ -36,7 +36,7 @@ pub struct LogArgs {
     #[arg(long, env = "GANTRY_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub log_format: Format,
 
-    /// Serve /logs of the admin port to other machines, too; by default only to this one (kubectl port-forward included).
+    /// Serve the dashboard, /logs and runs of pipelines on the admin port to other machines, too; by default only to this one (kubectl port-forward included).
     #[arg(long, env = "GANTRY_REMOTE_LOGS")]
     pub remote_logs: bool,
 }
