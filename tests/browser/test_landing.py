@@ -45,3 +45,9 @@ def test_api_browser_lists_every_path(visit, one):
     opened.page.get_by_role("group", name="with curl").first.wait_for()
     assert opened.violations() == []
     opened.screenshot("api-open")
+
+
+def test_configuration_is_that_of_the_metadata(one):
+    config = one.request("GET", "/v2/models/iris/config").json()
+    assert config["input"] == [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1, 4]}]
+    assert one.request("GET", "/v2/models/none/config").status == 404

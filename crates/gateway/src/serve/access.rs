@@ -184,7 +184,7 @@ pub(super) fn authorize_rest(
 const fn of_operation(operation: Operation<'_>) -> Action {
     match operation {
         Operation::Infer | Operation::Predict | Operation::Explain | Operation::Other(_) => Action::Infer,
-        Operation::Metadata | Operation::Statistics => Action::Metadata,
+        Operation::Metadata | Operation::Config | Operation::Statistics => Action::Metadata,
         Operation::Ready => Action::Ready,
     }
 }

@@ -69,6 +69,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
     endpoint("/v2/pipelines/{pipeline}/infer", Group::Inference, "Send a request to a pipeline"),
     endpoint("/v2/models", Group::Models, "Names of the models, with their readiness"),
     endpoint("/v2/models/{model}", Group::Models, "Inputs and outputs of a model"),
+    endpoint("/v2/models/{model}/config", Group::Models, "Inputs and outputs as Triton's configuration"),
     endpoint("/v2/models/{model}/ready", Group::Models, "Whether a model is ready"),
     endpoint("/v2/models/{model}/stats", Group::Models, "Statistics of a model"),
     endpoint("/v2/models/stats", Group::Models, "Statistics of all models in this process"),
@@ -77,6 +78,7 @@ pub(super) const ENDPOINTS: &[Endpoint] = &[
         Group::Models,
         "Inputs and outputs of the served version",
     ),
+    endpoint("/v2/models/{model}/versions/{version}/config", Group::Models, "The same of the served version"),
     endpoint("/v2/models/{model}/versions/{version}/ready", Group::Models, "Whether a version is served"),
     endpoint(
         "/v2/models/{model}/versions/{version}/stats",
@@ -313,6 +315,7 @@ mod tests {
                 Operation::Explain => "/v1/models/{model}:explain".into(),
                 Operation::Infer => model(version, "/infer"),
                 Operation::Metadata => model(version, ""),
+                Operation::Config => model(version, "/config"),
                 Operation::Ready => model(version, "/ready"),
                 Operation::Statistics => model(version, "/stats"),
                 Operation::Other(tail) if tail.starts_with("/infer/") => model(version, "/infer/{path}"),
@@ -349,6 +352,7 @@ mod tests {
             Operation::Predict,
             Operation::Explain,
             Operation::Metadata,
+            Operation::Config,
             Operation::Ready,
             Operation::Statistics,
             Operation::Other("/infer_stream"),
@@ -370,7 +374,13 @@ mod tests {
             Path::Unload("m"),
         ];
         paths.extend(operations.map(|operation| Path::Model { model: "m", version: None, operation }));
-        let versioned = [Operation::Infer, Operation::Metadata, Operation::Ready, Operation::Statistics];
+        let versioned = [
+            Operation::Infer,
+            Operation::Metadata,
+            Operation::Config,
+            Operation::Ready,
+            Operation::Statistics,
+        ];
         paths.extend(versioned.map(|operation| Path::Model { model: "m", version: Some("1"), operation }));
         let of_pipelines = [Operation::Metadata, Operation::Ready, Operation::Infer];
         paths.extend(of_pipelines.map(|operation| Path::Pipeline { pipeline: "p", operation }));

@@ -48,6 +48,50 @@ fn rest(response: Response<ResponseBody>, version: u32) -> Response<ResponseBody
     Response::from_parts(head, ResponseBody::Whole(Reply::new(text.into())))
 }
 
+/// The metadata of a model as the part of Triton's configuration that clients read: names, datatypes and shapes.
+pub(super) fn config(response: Response<ResponseBody>) -> Result<Response<ResponseBody>, Error> {
+    if response.status() != StatusCode::OK {
+        return Ok(response);
+    }
+    let (mut head, body) = response.into_parts();
+    let ResponseBody::Whole(reply) = &body else {
+        return Err(Error::internal("the metadata of the model is too large for a configuration"));
+    };
+    let metadata: serde_json::Value = serde_json::from_slice(reply.data())
+        .map_err(|_| Error::unavailable("the server sent no metadata of the model", 1))?;
+    head.headers.remove(header::CONTENT_LENGTH);
+    let text = model_config(&metadata).to_string();
+    Ok(Response::from_parts(head, ResponseBody::Whole(Reply::new(text.into()))))
+}
+
+fn model_config(metadata: &serde_json::Value) -> serde_json::Value {
+    let field = |name: &str| metadata.get(name).cloned().unwrap_or_default();
+    let tensors = |name: &str| {
+        let tensors = metadata.get(name).and_then(serde_json::Value::as_array);
+        let tensors = tensors.into_iter().flatten().map(|tensor| {
+            let datatype = match tensor.get("datatype").and_then(serde_json::Value::as_str) {
+                Some("BYTES") => "STRING",
+                Some(datatype) => datatype,
+                None => "INVALID",
+            };
+            serde_json::json!({
+                "name": tensor.get("name"),
+                "data_type": format!("TYPE_{datatype}"),
+                "dims": tensor.get("shape"),
+            })
+        });
+        tensors.collect::<serde_json::Value>()
+    };
+    // Batches have no dimension of their own: shapes are those of the metadata.
+    serde_json::json!({
+        "name": field("name"),
+        "platform": field("platform"),
+        "max_batch_size": 0,
+        "input": tensors("inputs"),
+        "output": tensors("outputs"),
+    })
+}
+
 async fn grpc(
     response: Response<ResponseBody>,
     version: u32,
@@ -72,4 +116,24 @@ async fn grpc(
     let reply = Reply::new(data);
     let reply = if let Some(trailers) = trailers { reply.with_trailers(trailers) } else { reply };
     Ok(Response::from_parts(head, ResponseBody::Whole(reply)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configuration_has_the_tensors_of_the_metadata() {
+        let metadata = serde_json::json!({
+            "name": "iris", "platform": "onnx",
+            "inputs": [{ "name": "X", "datatype": "FP32", "shape": [-1, 4] }],
+            "outputs": [{ "name": "label", "datatype": "BYTES", "shape": [-1] }],
+        });
+        let expected = serde_json::json!({
+            "name": "iris", "platform": "onnx", "max_batch_size": 0,
+            "input": [{ "name": "X", "data_type": "TYPE_FP32", "dims": [-1, 4] }],
+            "output": [{ "name": "label", "data_type": "TYPE_STRING", "dims": [-1] }],
+        });
+        assert_eq!(model_config(&metadata), expected);
+    }
 }

@@ -38,6 +38,8 @@ pub(super) enum Operation<'a> {
     Predict,
     Explain,
     Metadata,
+    /// The metadata as Triton's configuration of a model.
+    Config,
     Ready,
     Statistics,
     /// Streaming and generate endpoints, forwarded unchanged.
@@ -49,7 +51,7 @@ impl<'a> Operation<'a> {
     pub(super) const fn tail(self) -> &'a str {
         match self {
             Self::Infer | Self::Predict => "/infer",
-            Self::Metadata | Self::Explain => "",
+            Self::Metadata | Self::Config | Self::Explain => "",
             Self::Ready => "/ready",
             Self::Statistics => "/stats",
             Self::Other(tail) => tail,
@@ -123,6 +125,7 @@ impl<'a> Path<'a> {
         let operation = match tail {
             "" if model == "stats" && version.is_none() => return Some(Self::AllStatistics),
             "" => Operation::Metadata,
+            "/config" => Operation::Config,
             "/infer" => Operation::Infer,
             "/ready" => Operation::Ready,
             "/stats" => Operation::Statistics,
@@ -155,7 +158,8 @@ impl<'a> Path<'a> {
             | Self::Ready
             | Self::AllStatistics
             | Self::Model {
-                operation: Operation::Metadata | Operation::Ready | Operation::Statistics, ..
+                operation: Operation::Metadata | Operation::Config | Operation::Ready | Operation::Statistics,
+                ..
             }
             | Self::Pipeline { operation: Operation::Metadata | Operation::Ready, .. } => Method::GET,
             Self::Model { .. } | Self::Pipeline { .. } | Self::Index | Self::Load(_) | Self::Unload(_) => {
@@ -211,6 +215,8 @@ mod tests {
             ("/v2/models/iris/versions/3", version(Operation::Metadata)),
             ("/v2/models/iris/versions/3/ready", version(Operation::Ready)),
             ("/v2/models/iris/stats", model("iris", Operation::Statistics)),
+            ("/v2/models/iris/config", model("iris", Operation::Config)),
+            ("/v2/models/iris/versions/3/config", version(Operation::Config)),
             (
                 "/v2/models/llm/infer/chat/completions",
                 model("llm", Operation::Other("/infer/chat/completions")),

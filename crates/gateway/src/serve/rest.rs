@@ -5,7 +5,7 @@ use super::{
     client::Exchange,
     destination::{Destination, Name},
     forward::{Call, Head, Target, version_number},
-    headers, landing, local_response,
+    headers, landing, local_response, metadata,
     mirror::Original,
     path::{self, Operation, Path},
     pipelines::PipelineRequest,
@@ -231,6 +231,9 @@ impl Worker {
         let headers = headers::with_host(std::mem::take(&mut parts.headers), &parts.uri);
         let head = Head { method: parts.method, headers, request_id };
         let answer = self.forward(&call, in_flight, &target, head, Payload::Whole(whole)).await?;
+        if operation == Operation::Config {
+            return metadata::config(answer);
+        }
         // Readiness bodies differ between servers; KServe clients expect this one.
         if operation == Operation::Ready && answer.status() == StatusCode::OK {
             let (head, _) = answer.into_parts();
