@@ -47,7 +47,7 @@ export function Model({ name, overview }: { name: string; overview: Overview }) 
             url={`http://${overview.inference}${prefix}/v2/models/${name}/infer`}
             address={overview.inference}
             auth={overview.authRequired}
-            ready={row.state === "idle" || data.versions.some((version) => version.state === "Available")}
+            ready={row.state === "idle" || data.versions.some((version) => (version.available ?? 0) > 0)}
           />
         </div>
         <div>
