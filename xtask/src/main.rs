@@ -19,6 +19,7 @@ mod mutants;
 mod ports;
 mod prose;
 mod python;
+mod release;
 mod sim;
 mod test;
 mod tools;
@@ -70,6 +71,9 @@ cargo xtask COMMAND
   image [--dynamic] [--debug] [--name NAME:TAG] [-o FILE]
       Builds a container image without a container engine. --dynamic: with libraries, for ONNX Runtime, which is
       included if ORT_DYLIB_PATH is set; --debug: dev profile. GANTRY=PATH uses a prebuilt binary.
+  release [--key FILE] [-o DIRECTORY]
+      Builds the artifacts of a release from the commit of this checkout: program, image, chart, manifests, bill of
+      materials (CycloneDX), provenance (SLSA) and checksums; signed with the key, if one is named.
   crds [--check]
       Writes the folders deploy/crds* from the types in crates/api, or checks whether they are up to date.
   dashboard [--check]
@@ -96,6 +100,7 @@ fn main() -> ExitCode {
         ["bench", rest @ ..] => bench::run(rest),
         ["bench-upstream"] => bench::upstream::serve(),
         ["bench-awake"] => Ok(bench::machine::stay_awake()),
+        ["release", rest @ ..] => release::run(rest),
         ["sim", rest @ ..] => sim::run(rest),
         ["k8s", rest @ ..] => k8s::run(rest),
         ["k8s-guard", directory] => k8s::guard(directory),

@@ -1,4 +1,4 @@
-//! Programs from crates.io that checks need, built once into the cache: mdBook and cargo-deny.
+//! Programs from crates.io that checks need, built once into the cache: mdBook, cargo-deny and cargo-cyclonedx.
 
 use crate::{Failure, cache, metadata};
 use std::{
@@ -15,6 +15,8 @@ struct Tool {
 
 const MDBOOK: Tool =
     Tool { name: "mdbook", version: "0.5.4", features: &["--no-default-features", "--features", "search"] };
+/// Bills of materials of releases.
+const CYCLONEDX: Tool = Tool { name: "cargo-cyclonedx", version: "0.5.9", features: &[] };
 const DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2", features: &["--no-default-features"] };
 
 impl Tool {
@@ -35,6 +37,11 @@ impl Tool {
         }
         Ok(program)
     }
+}
+
+/// The path of cargo-cyclonedx.
+pub(crate) fn cyclonedx() -> Result<PathBuf, Failure> {
+    CYCLONEDX.path()
 }
 
 /// `cargo xtask deny`: licences, banned crates and sources of all dependencies, by deny.toml.

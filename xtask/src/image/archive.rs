@@ -174,7 +174,7 @@ fn blob(bytes: &[u8]) -> String {
     format!("blobs/sha256/{}", sha256(bytes))
 }
 
-pub(super) fn sha256(bytes: &[u8]) -> String {
+pub(crate) fn sha256(bytes: &[u8]) -> String {
     digest(&SHA256, bytes).as_ref().iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

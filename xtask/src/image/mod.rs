@@ -3,7 +3,7 @@
 mod archive;
 
 use crate::{Failure, metadata};
-pub(crate) use archive::{Contents, Image};
+pub(crate) use archive::{Contents, Image, sha256};
 use serde_json::Value;
 use std::{
     fs,
