@@ -1,7 +1,7 @@
 //! TLS configuration of servers and clients.
 
 use crate::{
-    ClientFiles, Error, InMemoryCertificate, ServerFiles, pem,
+    ClientFiles, Error, InMemoryCertificate, InMemoryClientCa, ServerFiles, pem,
     reload::{Contents, ReloadOutcome, Reloading},
 };
 use rustls::{
@@ -38,13 +38,23 @@ impl Server {
         Ok(server)
     }
 
-    /// Uses an in-memory certificate and offers these ALPN protocols (`h2`, `http/1.1`).
-    pub fn with_certificate(certificate: InMemoryCertificate, protocols: &[&str]) -> Result<Self, Error> {
+    /// Uses an in-memory certificate and offers these ALPN protocols (`h2`, `http/1.1`). With a client CA, clients must
+    /// present a certificate.
+    pub fn with_certificate(
+        certificate: InMemoryCertificate,
+        client_ca: Option<InMemoryClientCa>,
+        protocols: &[&str],
+    ) -> Result<Self, Error> {
         let builder =
             ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(certificate));
+        let mutual = client_ca.is_some();
+        let builder = match client_ca {
+            Some(client_ca) => builder.with_client_cert_verifier(Arc::new(client_ca)),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(certificate));
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-        Ok(Self { source: Source::InMemory(Arc::new(config)), mutual: false })
+        Ok(Self { source: Source::InMemory(Arc::new(config)), mutual })
     }
 
     /// Reads the files once; [`reload`](Self::reload) reads them again.

@@ -36,6 +36,8 @@ pub enum Peer {
 pub struct PeerCertificate {
     /// The subject, such as `CN=client`, without control characters.
     pub subject: String,
+    /// The common name of the subject, if it has exactly one that is text.
+    pub common_name: Option<String>,
     /// URIs of the subject alternative name, in their order.
     pub uris: Vec<String>,
 }
@@ -49,6 +51,11 @@ impl PeerCertificate {
         let _ = write!(subject, "{}", certificate.subject());
         let subject =
             subject.chars().map(|c| if c.is_control() { '?' } else { c }).take(MAX_SUBJECT).collect();
+        let mut common_names = certificate.subject().iter_common_name().map(|name| name.as_str());
+        let common_name = match (common_names.next(), common_names.next()) {
+            (Some(Ok(name)), None) => Some(name.to_owned()),
+            _ => None,
+        };
         let names = certificate.subject_alternative_name().map_err(|e| e.to_string())?;
         let mut uris = Vec::new();
         for name in names.iter().flat_map(|names| &names.value.general_names) {
@@ -67,7 +74,7 @@ impl PeerCertificate {
                 _ => {}
             }
         }
-        Ok(Self { subject, uris })
+        Ok(Self { subject, common_name, uris })
     }
 }
 
@@ -117,7 +124,17 @@ mod tests {
         });
         let certificate = PeerCertificate::parse(&der).unwrap();
         assert!(certificate.subject.contains("CN=agent 7??[31m"), "{}", certificate.subject);
+        assert_eq!(certificate.common_name.as_deref(), Some("agent 7\n\u{1b}[31m"));
         assert_eq!(certificate.uris, ["spiffe://example/gantry/role/agent", "https://example"]);
+    }
+
+    #[test]
+    fn several_common_names_are_none() {
+        let der = der(|params| {
+            params.distinguished_name.push(DnType::CommonName, "front-proxy");
+            params.distinguished_name.push(DnType::CustomDnType(vec![2, 5, 4, 3]), "another");
+        });
+        assert_eq!(PeerCertificate::parse(&der).unwrap().common_name, None);
     }
 
     #[test]

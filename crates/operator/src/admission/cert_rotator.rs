@@ -1,59 +1,63 @@
-//! Rotates the serving certificate: shares it in a Secret, publishes its CA, serves the current one.
+//! Rotates a serving certificate: shares it in a Secret, publishes its CA to the API server, serves the current one.
 
 use super::{
-    Webhook, certificate,
+    certificate,
     rotation_policy::{self, RotationState, RotationStep, StoredCertificates},
 };
 use crate::{
     cluster::{ApiError, WriteFence},
     context::{Clock, Context},
-    metrics::Metrics,
 };
 use gantry_tls::InMemoryCertificate;
-use k8s_openapi::{
-    ByteString,
-    api::{
-        admissionregistration::v1::{ValidatingWebhook, ValidatingWebhookConfiguration},
-        core::v1::Secret,
-    },
-    jiff::Timestamp,
-};
+use k8s_openapi::{ByteString, api::core::v1::Secret, jiff::Timestamp};
 use kube::{
     Api, Client,
-    api::{ObjectMeta, Patch, PatchParams, PostParams},
+    api::{ObjectMeta, PostParams},
 };
-use serde_json::json;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use prometheus_client::metrics::gauge::Gauge;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-/// Owns only the `caBundle` fields of the webhook configuration.
+/// Owns the Secret.
 const FIELD_MANAGER: &str = "gantry/webhook";
 const SECRET_KEY: &str = "certificates.json";
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(250);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Kubernetes objects of the webhook.
-#[derive(Clone, Debug)]
-pub struct WebhookResources {
-    /// The operator's namespace, with the Secret.
-    pub namespace: String,
-    /// Name of the Secret shared by the replicas.
-    pub secret: String,
-    /// Name of the `ValidatingWebhookConfiguration`.
-    pub configuration: String,
+/// By which object the API server finds a server of ours, with the CA of its certificate.
+pub(crate) trait Registration: Send + Sync + 'static {
+    /// The server, in log lines.
+    const NAME: &'static str;
+    type Found: Send + Sync;
+
+    fn read(&self) -> impl Future<Output = Result<Self::Found, String>> + Send;
+
+    /// Host names that the API server expects in the certificate; an error when there are none.
+    fn hosts(&self, found: &Self::Found) -> Result<Vec<String>, String>;
+
+    /// The published CA; empty without one.
+    fn bundle(&self, found: &Self::Found) -> String;
+
+    fn publish(&self, found: &Self::Found, bundle: &str) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-pub(super) struct CertRotator {
+/// Where the certificate is stored, and how long it is valid.
+#[derive(Clone, Debug)]
+pub(crate) struct RotatedCertificate {
+    pub(crate) namespace: String,
+    /// Name of the Secret shared by the replicas.
+    pub(crate) secret: String,
+    pub(crate) lifetime: Duration,
+    /// When the served certificate expires, as Unix time.
+    pub(crate) expiry: Gauge,
+}
+
+pub(crate) struct CertRotator<R> {
     secrets: Api<Secret>,
-    configurations: Api<ValidatingWebhookConfiguration>,
-    webhook: Webhook,
+    registration: R,
+    certificate: RotatedCertificate,
     served: InMemoryCertificate,
     fence: WriteFence,
-    metrics: Arc<Metrics>,
     clock: Clock,
 }
 
@@ -67,28 +71,28 @@ struct RotatorState {
     logged_error: String,
 }
 
-impl CertRotator {
-    pub(super) fn new(
+impl<R: Registration> CertRotator<R> {
+    pub(crate) fn new(
         client: Client,
         context: &Arc<Context>,
-        webhook: Webhook,
+        certificate: RotatedCertificate,
+        registration: R,
         served: InMemoryCertificate,
     ) -> Self {
         Self {
-            secrets: Api::namespaced(client.clone(), &webhook.resources.namespace),
-            configurations: Api::all(client),
+            secrets: Api::namespaced(client, &certificate.namespace),
+            registration,
+            certificate,
             served,
             fence: context.fence.clone(),
-            metrics: Arc::clone(&context.metrics),
             clock: Arc::clone(&context.clock),
-            webhook,
         }
     }
 
     /// Never returns: errors are logged and retried.
-    pub(super) async fn run(self) {
+    pub(crate) async fn run(self) {
         let mut state = RotatorState::default();
-        let period = (self.webhook.lifetime / 120).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL);
+        let period = (self.certificate.lifetime / 120).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL);
         loop {
             let outcome = self.reconcile(&mut state).await;
             let is_settled = !matches!(outcome, Ok(true));
@@ -96,9 +100,9 @@ impl CertRotator {
             // Repeated errors are logged once.
             if error != state.logged_error {
                 if error.is_empty() {
-                    tracing::info!("webhook certificate rotation recovered");
+                    tracing::info!("certificate rotation of the {} recovered", R::NAME);
                 } else {
-                    tracing::warn!("webhook certificate rotation failed: {error}");
+                    tracing::warn!("certificate rotation of the {} failed: {error}", R::NAME);
                 }
                 state.logged_error = error;
             }
@@ -119,20 +123,14 @@ impl CertRotator {
             return stored.map(|_| false);
         }
         let stored = stored.unwrap_or_else(|error| {
-            tracing::warn!("{error}; issuing a new webhook certificate");
+            tracing::warn!("{error}; issuing a new certificate of the {}", R::NAME);
             None
         });
         let stored = stored.flatten();
-        let configuration = self.configuration().await?;
-        let names = host_names(&configuration);
-        if names.is_empty() {
-            return Err(format!(
-                "ValidatingWebhookConfiguration {} has neither a service nor a url",
-                self.webhook.resources.configuration
-            ));
-        }
+        let found = self.registration.read().await?;
+        let names = self.registration.hosts(&found)?;
         let now = (self.clock)();
-        let bundle = bundle(&configuration);
+        let bundle = self.registration.bundle(&found);
         let since = match &state.bundle {
             Some((known, since)) if *known == bundle => *since,
             _ => now,
@@ -145,12 +143,12 @@ impl CertRotator {
             names: &names,
             now,
         };
-        let issue = || certificate::issue(&names, now, self.webhook.lifetime);
+        let issue = || certificate::issue(&names, now, self.certificate.lifetime);
         let next = match (rotation_policy::next_step(&rotation), stored) {
             (RotationStep::Wait, _) => return Ok(false),
             (RotationStep::PublishBundle(bundle), _) => {
-                self.publish(&configuration, &bundle).await?;
-                tracing::info!("published the webhook's caBundle");
+                self.registration.publish(&found, &bundle).await?;
+                tracing::info!("published the caBundle of the {}", R::NAME);
                 return Ok(true);
             }
             (RotationStep::PrepareNext, Some(stored)) => stored.with_next(issue()?),
@@ -175,37 +173,24 @@ impl CertRotator {
         if serving.certificate == state.certificate {
             return Ok(());
         }
-        let source = format!("Secret {}", self.webhook.resources.secret);
+        let source = format!("Secret {}", self.certificate.secret);
         self.served.set(&source, &serving.certificate, &serving.key).map_err(|e| e.to_string())?;
         state.certificate.clone_from(&serving.certificate);
-        self.metrics.set_certificate_expiry(serving.until);
-        tracing::info!(until = %serving.until, "serving a new webhook certificate");
+        self.certificate.expiry.set(serving.until.as_second());
+        tracing::info!(until = %serving.until, "serving a new certificate of the {}", R::NAME);
         Ok(())
     }
 
     async fn secret(&self) -> Result<Option<Secret>, String> {
-        let name = &self.webhook.resources.secret;
+        let name = &self.certificate.secret;
         with_timeout(self.secrets.get_opt(name))
             .await
             .map_err(|e| format!("failed to read Secret {name}: {e}"))
     }
 
-    async fn configuration(&self) -> Result<ValidatingWebhookConfiguration, String> {
-        let name = &self.webhook.resources.configuration;
-        let found = with_timeout(self.configurations.get_opt(name)).await;
-        let found =
-            found.map_err(|e| format!("failed to read ValidatingWebhookConfiguration {name}: {e}"))?;
-        found.ok_or_else(|| {
-            format!(
-                "ValidatingWebhookConfiguration {name} not found: install it (webhook.enabled=true in the chart), or set \
-                 --webhook-configuration"
-            )
-        })
-    }
-
     /// The resource version makes it a compare-and-swap: of two concurrent writers, one fails.
     async fn write(&self, secret: Option<Secret>, stored: &StoredCertificates) -> Result<(), String> {
-        let name = &self.webhook.resources.secret;
+        let name = &self.certificate.secret;
         let failed = |e: ApiError| format!("failed to write Secret {name}: {e}");
         let text = serde_json::to_vec(stored).map_err(|e| e.to_string())?;
         let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
@@ -219,7 +204,7 @@ impl CertRotator {
                 ..Secret::default()
             };
             with_timeout(self.secrets.create(&params, &secret)).await.map_err(|error| {
-                let namespace = &self.webhook.resources.namespace;
+                let namespace = &self.certificate.namespace;
                 format!(
                     "{}; create an empty one: kubectl create secret generic {name} -n {namespace}",
                     failed(error)
@@ -228,37 +213,11 @@ impl CertRotator {
         }
         Ok(())
     }
-
-    /// Server-side apply of the `caBundle` only. Not forced: two owners of the field would overwrite each other forever.
-    async fn publish(
-        &self,
-        configuration: &ValidatingWebhookConfiguration,
-        bundle: &str,
-    ) -> Result<(), String> {
-        let name = &self.webhook.resources.configuration;
-        let webhooks: Vec<serde_json::Value> = hooks(configuration)
-            .map(|hook| json!({ "name": hook.name, "clientConfig": { "caBundle": ByteString(bundle.into()) } }))
-            .collect();
-        let patch = json!({
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingWebhookConfiguration",
-            "metadata": { "name": name, "uid": configuration.metadata.uid },
-            "webhooks": webhooks,
-        });
-        let params = PatchParams::apply(FIELD_MANAGER);
-        let sent = with_timeout(self.configurations.patch(name, &params, &Patch::Apply(&patch))).await;
-        match sent {
-            Ok(_) => Ok(()),
-            Err(ApiError::Conflict) => Err(format!(
-                "the caBundle of ValidatingWebhookConfiguration {name} has another owner: find it with kubectl get \
-                 validatingwebhookconfiguration {name} -o yaml --show-managed-fields, and remove the field there"
-            )),
-            Err(e) => Err(format!("failed to patch ValidatingWebhookConfiguration {name}: {e}")),
-        }
-    }
 }
 
-async fn with_timeout<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
+pub(crate) async fn with_timeout<T>(
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, ApiError> {
     match tokio::time::timeout(CALL_TIMEOUT, call).await {
         Ok(outcome) => outcome.map_err(ApiError::from),
         Err(_) => Err(ApiError::Transient(format!("timed out after {} s", CALL_TIMEOUT.as_secs()))),
@@ -272,33 +231,4 @@ fn read(secret: &Secret) -> Result<Option<StoredCertificates>, String> {
     serde_json::from_slice(&text.0)
         .map(Some)
         .map_err(|e| format!("invalid {SECRET_KEY} in Secret {name}: {e}"))
-}
-
-fn hooks(configuration: &ValidatingWebhookConfiguration) -> impl Iterator<Item = &ValidatingWebhook> {
-    configuration.webhooks.iter().flatten()
-}
-
-/// Host names used by API servers, for the certificate.
-fn host_names(configuration: &ValidatingWebhookConfiguration) -> Vec<String> {
-    let of = |hook: &ValidatingWebhook| {
-        let config = &hook.client_config;
-        let service = config.service.as_ref().map(|s| format!("{}.{}.svc", s.name, s.namespace));
-        let host = config.url.as_deref().and_then(|url| url.parse::<http::Uri>().ok());
-        let host = host.and_then(|uri| uri.host().map(|h| h.trim_matches(['[', ']']).to_owned()));
-        service.or(host)
-    };
-    hooks(configuration).filter_map(of).collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-/// The `caBundle` shared by all entries; empty when they differ.
-fn bundle(configuration: &ValidatingWebhookConfiguration) -> String {
-    let texts: BTreeSet<String> = hooks(configuration)
-        .map(|hook| hook.client_config.ca_bundle.as_ref().map_or(&[][..], |bundle| &bundle.0))
-        .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-        .collect();
-    let mut texts = texts.into_iter();
-    match (texts.next(), texts.next()) {
-        (Some(only), None) => only,
-        _ => String::new(),
-    }
 }

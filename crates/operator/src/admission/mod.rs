@@ -14,6 +14,7 @@ mod cert_rotator;
 mod certificate;
 mod immutable_fields;
 mod references;
+mod registration;
 mod review;
 mod rotation_policy;
 mod server;
@@ -21,19 +22,31 @@ mod server;
 mod tests;
 mod validate;
 
-pub use cert_rotator::WebhookResources;
+pub(crate) use cert_rotator::{CertRotator, Registration, RotatedCertificate, with_timeout};
 pub use certificate::issue;
 pub use review::{AdmissionRequest, Decision};
 pub use rotation_policy::{IssuedCertificate, RotationState, RotationStep, StoredCertificates, next_step};
 pub use validate::validate;
 pub(crate) use validate::validate_kind;
 
-use crate::{Operator, context::Context};
-use cert_rotator::CertRotator;
+use crate::{Operator, context::Context, https};
 use gantry_tls::{InMemoryCertificate, Server};
+use registration::WebhookRegistration;
+use server::AdmissionHandler;
 use std::{sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+
+/// Kubernetes objects of the webhook.
+#[derive(Clone, Debug)]
+pub struct WebhookResources {
+    /// The operator's namespace, with the Secret.
+    pub namespace: String,
+    /// Name of the Secret shared by the replicas.
+    pub secret: String,
+    /// Name of the `ValidatingWebhookConfiguration`.
+    pub configuration: String,
+}
 
 #[derive(Clone, Debug)]
 pub struct Webhook {
@@ -54,15 +67,31 @@ impl Operator {
         stop: CancellationToken,
     ) -> Result<impl Future<Output = ()> + Send + 'static + use<>, String> {
         let certificate = InMemoryCertificate::default();
-        let tls =
-            Server::with_certificate(certificate.clone(), &["h2", "http/1.1"]).map_err(|e| e.to_string())?;
+        let tls = Server::with_certificate(certificate.clone(), None, &["h2", "http/1.1"])
+            .map_err(|e| e.to_string())?;
         let context: Arc<Context> = self.context();
-        let rotator = CertRotator::new(self.client(), &context, webhook, certificate);
+        let rotator = self.webhook_rotator(webhook, certificate);
         Ok(async move {
             tokio::select! {
                 () = rotator.run() => {}
-                () = server::serve(listener, tls, context, stop.clone()) => {}
+                () = https::serve(listener, tls, Arc::new(AdmissionHandler::new(context)), stop) => {}
             }
         })
+    }
+
+    fn webhook_rotator(
+        &self,
+        webhook: Webhook,
+        served: InMemoryCertificate,
+    ) -> CertRotator<WebhookRegistration> {
+        let (client, context) = (self.client(), self.context());
+        let registration = WebhookRegistration::new(client.clone(), &webhook.resources);
+        let certificate = RotatedCertificate {
+            namespace: webhook.resources.namespace,
+            secret: webhook.resources.secret,
+            lifetime: webhook.lifetime,
+            expiry: context.metrics.webhook_certificate(),
+        };
+        CertRotator::new(client, &context, certificate, registration, served)
     }
 }

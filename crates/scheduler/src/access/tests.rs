@@ -153,7 +153,7 @@ fn denial_names_identity_role_rpc_and_remedy() {
 
 fn identify(uris: &[&str], unmarked: UnmarkedCertificates) -> Identity {
     let uris = uris.iter().map(|uri| (*uri).to_owned()).collect();
-    let certificate = PeerCertificate { subject: "CN=x".into(), uris };
+    let certificate = PeerCertificate { subject: "CN=x".into(), uris, ..PeerCertificate::default() };
     Identity::of(&Peer::Verified(Arc::new(certificate)), Trust::Certificates(unmarked))
 }
 

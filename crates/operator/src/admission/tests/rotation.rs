@@ -137,8 +137,7 @@ async fn rotation_never_breaks_trust() {
         let operator = operator(&kube, actor, fence);
         let one = InMemoryCertificate::default();
         served.push(one.clone());
-        rotators
-            .spawn(CertRotator::new(operator.client(), &operator.context(), webhook(LIFETIME), one).run());
+        rotators.spawn(operator.webhook_rotator(webhook(LIFETIME), one).run());
     }
     while !served.iter().all(InMemoryCertificate::is_set) {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -175,9 +174,7 @@ async fn removed_certificate_and_bundle_are_restored() {
     prepare(&kube, json!({ "service": { "name": "hook", "namespace": OWN } })).await;
     let operator = operator(&kube, "operator", WriteFence::always_open());
     let served = InMemoryCertificate::default();
-    let rotator = tokio::spawn(
-        CertRotator::new(operator.client(), &operator.context(), webhook(LIFETIME), served.clone()).run(),
-    );
+    let rotator = tokio::spawn(operator.webhook_rotator(webhook(LIFETIME), served.clone()).run());
     let user = kube.client("user", OWN);
     let configurations: Api<ValidatingWebhookConfiguration> = Api::all(user.clone());
     let rest = async || tokio::time::sleep(Duration::from_mins(1)).await;
