@@ -117,7 +117,13 @@ fn watch(context: &Arc<Context>, (kind, key): &InputRef) -> Watch {
     });
     let changed = Arc::clone(&enqueue);
     cache.subscribe(move |_| changed());
-    let api = Api::namespaced_with(context.writer.client().clone(), &key.namespace, &kind.api_resource());
+    let (client, resource) = (context.writer.client().clone(), kind.api_resource());
+    // Cluster-scoped objects have no namespace.
+    let api = if key.namespace.is_empty() {
+        Api::all_with(client, &resource)
+    } else {
+        Api::namespaced_with(client, &key.namespace, &resource)
+    };
     let config = watcher::Config::default().fields(&format!("metadata.name={}", key.name));
     let health = Health::default();
     let report = health.watch(kind.plural, &key.to_string());

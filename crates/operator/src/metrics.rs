@@ -1,6 +1,5 @@
 //! Operator metrics.
 
-use k8s_openapi::jiff::Timestamp;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
@@ -61,6 +60,7 @@ pub struct Metrics {
     synced: Family<ScopeLabels, Gauge>,
     admissions: Family<AdmissionLabels, Counter>,
     certificate: Gauge,
+    metrics_certificate: Gauge,
 }
 
 impl Default for Metrics {
@@ -74,6 +74,7 @@ impl Default for Metrics {
             synced: Family::default(),
             admissions: Family::default(),
             certificate: Gauge::default(),
+            metrics_certificate: Gauge::default(),
         }
     }
 }
@@ -104,6 +105,11 @@ impl Metrics {
             "Expiry of the webhook certificate as Unix time; 0 without one",
             self.certificate.clone(),
         );
+        registry.register(
+            "gantry_operator_external_metrics_certificate_expiry_seconds",
+            "Expiry of the certificate of the external metrics API as Unix time; 0 without one",
+            self.metrics_certificate.clone(),
+        );
     }
 
     pub(crate) fn write(&self, verb: &'static str, kind: &'static str, outcome: &'static str) {
@@ -126,8 +132,12 @@ impl Metrics {
         self.admissions.get_or_create(&AdmissionLabels { kind, outcome }).inc();
     }
 
-    pub(crate) fn set_certificate_expiry(&self, until: Timestamp) {
-        self.certificate.set(until.as_second());
+    pub(crate) fn webhook_certificate(&self) -> Gauge {
+        self.certificate.clone()
+    }
+
+    pub(crate) fn external_metrics_certificate(&self) -> Gauge {
+        self.metrics_certificate.clone()
     }
 
     pub(crate) fn set_scope_synced(&self, scope: &str, is_synced: bool) {

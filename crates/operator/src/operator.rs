@@ -144,6 +144,10 @@ impl Operator {
         Arc::clone(&self.context)
     }
 
+    pub(crate) fn evidence_provider(&self) -> Arc<dyn EvidenceProvider> {
+        Arc::clone(&self.evidence_provider)
+    }
+
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }

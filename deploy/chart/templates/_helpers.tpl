@@ -31,6 +31,10 @@ app.kubernetes.io/component: operator
 {{- end -}}
 
 {{/* managed-by=gantry marks objects created by the operator: objects of the chart must not have it. */}}
+{{- define "gantry.externalMetrics" -}}
+{{- if and .Values.algorithms.enabled .Values.algorithms.externalMetrics.enabled }}true{{ end -}}
+{{- end -}}
+
 {{- define "gantry.labels" -}}
 app.kubernetes.io/name: gantry
 app.kubernetes.io/instance: {{ .Release.Name }}

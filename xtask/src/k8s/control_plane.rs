@@ -151,6 +151,8 @@ impl ControlPlane {
             "--allocate-node-cidrs=true".to_owned(),
             format!("--cluster-cidr={PODS}"),
             format!("--service-cluster-ip-range={SERVICES}"),
+            // Tests wait for autoscalers; the default is 15 s.
+            "--horizontal-pod-autoscaler-sync-period=2s".to_owned(),
             "--concurrent-deployment-syncs=20".to_owned(),
             "--concurrent-replicaset-syncs=20".to_owned(),
         ]);

@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Value variants that change the rendered manifests.
-const VARIANTS: [(&str, &[&str]); 13] = [
+const VARIANTS: [(&str, &[&str]); 14] = [
     ("as it is", &[]),
     ("one namespace", &["--set", "clusterwide=false,operator.replicas=1,operator.leaderElect=false"]),
     ("some namespaces", &["--set", "watchNamespaces={a,b}"]),
@@ -17,6 +17,7 @@ const VARIANTS: [(&str, &[&str]); 13] = [
     ("with a network policy", &["--set", "networkPolicy.enabled=true"]),
     ("with a webhook", &["--set", "webhook.enabled=true,networkPolicy.enabled=true"]),
     ("with a webhook in some namespaces", &["--set", "webhook.enabled=true,watchNamespaces={a,b}"]),
+    ("with external metrics", &["--set", METRICS]),
     ("with TLS", &["--set", "tls.secretName=certs,operator.useDeploymentsForServers=true"]),
     ("without users", &["--set", NO_USERS]),
     ("with Secrets for agents", &["--set", "rbac.agentSecrets={*},imagePullSecrets[0].name=registry"]),
@@ -41,10 +42,12 @@ const VOLUMES: &str = "operator.extraVolumes[0].name=tmp,operator.extraVolumes[0
 const MONITORING: &str = "metrics.monitors.enabled=true,metrics.rules.enabled=true,metrics.dashboard.enabled=true,\
                           flowSchema.enabled=true";
 const PROMETHEUS: &str = "monitoring.coreos.com/v1";
+const METRICS: &str =
+    "algorithms.enabled=true,algorithms.externalMetrics.enabled=true,networkPolicy.enabled=true";
 const NO_USERS: &str =
     "podSecurityContext.runAsUser=null,podSecurityContext.runAsGroup=null,podSecurityContext.fsGroup=null";
 /// Values, a text, and how often the rendered chart contains it: the operator, two components and three servers.
-const COUNTED: [(&str, &str, usize); 18] = [
+const COUNTED: [(&str, &str, usize); 20] = [
     ("imagePullSecrets[0].name=registry", "imagePullSecrets:", 6),
     // The operator, the components, the agents and the built-in runtime.
     ("image.pullPolicy=Always", "imagePullPolicy: Always", 7),
@@ -62,6 +65,8 @@ const COUNTED: [(&str, &str, usize); 18] = [
     (VOLUMES, "tolerationSeconds: 30", 4),
     ("webhook.enabled=true,webhook.hostNetwork=true", "hostNetwork: true", 1),
     ("webhook.hostNetwork=true", "hostNetwork: true", 0),
+    (METRICS, "port: 9444", 1),
+    ("algorithms.externalMetrics.enabled=true", "external-metrics", 0),
     (MONITORING, "monitoring.coreos.com", 0),
     (MONITORING, "kind: FlowSchema", 1),
 ];

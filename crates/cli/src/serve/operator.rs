@@ -5,6 +5,7 @@ use gantry_operator::{
     Election, NAMESPACES_PER_CLIENT, Operator, Scope, Settings,
     admission::{MIN_CERTIFICATE_LIFETIME, Webhook, WebhookResources},
     cluster::WriteFence,
+    external_metrics::ExternalMetrics,
     schedulers::ServiceConnector,
 };
 use gantry_standalone::{
@@ -91,6 +92,9 @@ pub(crate) struct Args {
     pub(crate) webhook: WebhookArgs,
 
     #[command(flatten)]
+    pub(crate) external_metrics: ExternalMetricsArgs,
+
+    #[command(flatten)]
     pub(crate) log: LogArgs,
 }
 
@@ -126,6 +130,55 @@ pub(crate) struct WebhookArgs {
         requires = "webhook"
     )]
     webhook_certificate_lifetime: Duration,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "External metrics")]
+pub(crate) struct ExternalMetricsArgs {
+    /// Serve external.metrics.k8s.io: the latency of Algorithms, for their autoscalers. Needs --algorithms, and an APIService
+    /// that names the Service of the operator.
+    #[arg(long, requires = "algorithms")]
+    external_metrics: bool,
+
+    /// Port of the external metrics; 0 picks a free one.
+    #[arg(long, default_value_t = 9444, value_name = "PORT", requires = "external_metrics")]
+    external_metrics_port: u16,
+
+    /// Address of the external metrics.
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS", requires = "external_metrics")]
+    external_metrics_host: IpAddr,
+
+    /// Service in the operator's namespace that the APIService names.
+    #[arg(
+        long,
+        default_value = "gantry-external-metrics",
+        value_name = "NAME",
+        requires = "external_metrics"
+    )]
+    external_metrics_service: String,
+
+    /// Secret with the certificate of the external metrics, created and renewed by the operator.
+    #[arg(
+        long,
+        default_value = "gantry-external-metrics",
+        value_name = "NAME",
+        requires = "external_metrics"
+    )]
+    external_metrics_secret: String,
+
+    /// Lifetime of that certificate; it is renewed after two thirds.
+    #[arg(
+        long,
+        default_value = "90d",
+        value_name = "TIME",
+        value_parser = duration::parse,
+        requires = "external_metrics"
+    )]
+    external_metrics_certificate_lifetime: Duration,
+
+    /// Address of this pod: the leader points the EndpointSlice of the Service to it.
+    #[arg(long, env = "POD_IP", value_name = "ADDRESS", hide_env_values = true)]
+    pod_ip: Option<IpAddr>,
 }
 
 /// Runs until Ctrl-C, SIGTERM or loss of leadership.
@@ -179,12 +232,17 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
         AdminServer { not_ready: Box::new(move || health.not_ready()), ..AdminServer::new(registry, logs) };
     let stop_admin = CancellationToken::new();
     let webhook_address = webhook(&args.webhook, &operator, &namespace, stop_admin.clone()).await?;
+    let metrics_address =
+        external_metrics(&args.external_metrics, &operator, &namespace, stop_admin.clone()).await?;
     tokio::spawn(admin_server::serve(admin, admin_listener, stop_admin.clone()));
     print(&format!("gantry operator {} · {}", env!("CARGO_PKG_VERSION"), describe(&scope, &namespace)));
     print("");
     print(&format!("  admin       http://{:<24} metrics, health", admin_address.to_string()));
     if let Some(at) = webhook_address {
         print(&format!("  webhook     https://{:<23} for the API server", at.to_string()));
+    }
+    if let Some(at) = metrics_address {
+        print(&format!("  metrics     https://{:<23} external metrics, for the API server", at.to_string()));
     }
     print("");
     let ended = operator.run(election, stop).await;
@@ -203,12 +261,7 @@ async fn webhook(
         return Ok(None);
     }
     let lifetime = args.webhook_certificate_lifetime;
-    if lifetime < MIN_CERTIFICATE_LIFETIME {
-        let shortest = duration::format(MIN_CERTIFICATE_LIFETIME);
-        return Err(CommandError::usage(format!(
-            "--webhook-certificate-lifetime is shorter than {shortest}: the certificate could expire before its successor is distributed"
-        )));
-    }
+    check_lifetime("--webhook-certificate-lifetime", lifetime)?;
     let (port, at) =
         listen::bind("the webhook", args.webhook_host, args.webhook_port, "--webhook-port").await?;
     let resources = WebhookResources {
@@ -220,6 +273,41 @@ async fn webhook(
         operator.webhook(Webhook { resources, lifetime }, port, stop).map_err(CommandError::failed)?;
     tokio::spawn(serving);
     Ok(Some(at))
+}
+
+/// Starts the API of external metrics, if enabled; returns its address.
+async fn external_metrics(
+    args: &ExternalMetricsArgs,
+    operator: &Operator,
+    namespace: &str,
+    stop: CancellationToken,
+) -> Result<Option<SocketAddr>, CommandError> {
+    if !args.external_metrics {
+        return Ok(None);
+    }
+    let lifetime = args.external_metrics_certificate_lifetime;
+    check_lifetime("--external-metrics-certificate-lifetime", lifetime)?;
+    let (host, port) = (args.external_metrics_host, args.external_metrics_port);
+    let (port, at) = listen::bind("the external metrics", host, port, "--external-metrics-port").await?;
+    let settings = ExternalMetrics {
+        namespace: namespace.to_owned(),
+        service: args.external_metrics_service.clone(),
+        secret: args.external_metrics_secret.clone(),
+        lifetime,
+        pod_ip: args.pod_ip,
+    };
+    tokio::spawn(operator.external_metrics(settings, port, stop).map_err(CommandError::failed)?);
+    Ok(Some(at))
+}
+
+fn check_lifetime(flag: &str, lifetime: Duration) -> Result<(), CommandError> {
+    if lifetime >= MIN_CERTIFICATE_LIFETIME {
+        return Ok(());
+    }
+    let shortest = duration::format(MIN_CERTIFICATE_LIFETIME);
+    Err(CommandError::usage(format!(
+        "{flag} is shorter than {shortest}: the certificate could expire before its successor is distributed"
+    )))
 }
 
 /// The configuration of API server clients, and the default namespace.

@@ -31,6 +31,8 @@ impl ResourceKind {
     pub const HORIZONTAL_POD_AUTOSCALER: Self =
         Self::new("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers");
 
+    /// A group of APIs that another server answers.
+    pub const API_SERVICE: Self = Self::new("apiregistration.k8s.io", "v1", "APIService", "apiservices");
     pub const INGRESS: Self = Self::new("networking.k8s.io", "v1", "Ingress", "ingresses");
     /// A route of the Gateway API.
     pub const HTTP_ROUTE: Self =

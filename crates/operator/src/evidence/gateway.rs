@@ -176,6 +176,23 @@ impl EvidenceProvider for GatewayStatistics {
             Ok(measurement(request, &counts))
         })
     }
+
+    fn stable_latency<'a>(
+        &'a self,
+        request: &'a EvidenceRequest,
+    ) -> BoxFuture<'a, Result<Option<f64>, String>> {
+        Box::pin(async move {
+            let Some(traffic) = self.read(request).await? else { return Ok(None) };
+            let counts = self.windows.window(request, traffic, Instant::now());
+            Ok(counts.map(|counts| stable_latency(request, &counts)))
+        })
+    }
+}
+
+/// 0 without requests: there is no load.
+fn stable_latency(request: &EvidenceRequest, counts: &Counts) -> f64 {
+    let stable = counts.get(&version_of(&request.stable)).filter(|stats| stats.requests > 0);
+    stable.and_then(|stats| stats.latency.quantile_ms(LATENCY_QUANTILE)).unwrap_or_default()
 }
 
 /// `None` when the revision under analysis had no requests.

@@ -25,6 +25,14 @@ pub trait EvidenceProvider: Send + Sync + 'static {
         &'a self,
         request: &'a EvidenceRequest,
     ) -> BoxFuture<'a, Result<Option<Measurement>, String>>;
+
+    /// The latency of the stable revision in milliseconds: 0 without requests, `None` without values.
+    fn stable_latency<'a>(
+        &'a self,
+        request: &'a EvidenceRequest,
+    ) -> BoxFuture<'a, Result<Option<f64>, String>> {
+        Box::pin(async { Ok(self.measure(request).await?.and_then(|measured| measured.figures.latency_ms)) })
+    }
 }
 
 /// Each source of evidence that a spec can name.
@@ -47,6 +55,16 @@ impl EvidenceProvider for EvidenceSources {
         match &request.source {
             EvidenceSource::Prometheus(_) => self.prometheus.measure(request),
             EvidenceSource::Gateway => self.gateway.measure(request),
+        }
+    }
+
+    fn stable_latency<'a>(
+        &'a self,
+        request: &'a EvidenceRequest,
+    ) -> BoxFuture<'a, Result<Option<f64>, String>> {
+        match &request.source {
+            EvidenceSource::Prometheus(_) => self.prometheus.stable_latency(request),
+            EvidenceSource::Gateway => self.gateway.stable_latency(request),
         }
     }
 }

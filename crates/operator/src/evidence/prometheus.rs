@@ -74,9 +74,30 @@ impl EvidenceProvider for Prometheus {
             Ok(Some(Measurement { stable: stats(stable), candidate: stats(candidate), figures }))
         })
     }
+
+    fn stable_latency<'a>(
+        &'a self,
+        request: &'a EvidenceRequest,
+    ) -> BoxFuture<'a, Result<Option<f64>, String>> {
+        Box::pin(self.latency(request))
+    }
 }
 
 impl Prometheus {
+    async fn latency(&self, request: &EvidenceRequest) -> Result<Option<f64>, String> {
+        let EvidenceSource::Prometheus(address) = &request.source else { return Ok(None) };
+        let queries = RevisionQueries::new(request, &request.stable, "stable");
+        let requests = self.query(address, &queries.requests).await?;
+        // A quantile of nothing has no value.
+        if requests.is_some_and(|requests| requests <= 0.0) {
+            return Ok(Some(0.0));
+        }
+        match &queries.latency {
+            Some(query) => self.query(address, query).await,
+            None => Ok(None),
+        }
+    }
+
     /// The values of a revision; `None` if one of them is missing.
     async fn values(
         &self,

@@ -7,8 +7,11 @@ use crate::{
 };
 use gantry_api::AnalysisMethod;
 use gantry_core::rollout::{Exposure, Phase, Progress, Rollout, Watch};
+use std::time::Duration;
 
 const DEFAULT_SUCCESS: f64 = 0.99;
+/// Autoscalers ask this often.
+const SCALING_INTERVAL: Duration = Duration::from_secs(15);
 
 /// `None` when nothing depends on evidence now, or there is no source of it.
 pub fn evidence_request(object: &Custom<Algorithm>) -> Option<EvidenceRequest> {
@@ -41,6 +44,28 @@ pub fn evidence_request(object: &Custom<Algorithm>) -> Option<EvidenceRequest> {
             latency_limit_ms: spec.target_latency_ms().map(|target| target as f64 * tolerance),
         },
         drift_metric: is_drift_watched.then(|| drift.metric.unwrap_or_default()),
+    })
+}
+
+/// What is measured for the autoscaler: the stable revision, whatever the phase. `None` without a target, a source or a stable
+/// revision.
+pub(crate) fn latency_request(object: &Custom<Algorithm>) -> Option<EvidenceRequest> {
+    let (spec, status) = (object.spec.as_ref().ok()?, object.status.as_ref()?);
+    let source = spec.evidence_source()?;
+    let target = spec.target_latency_ms()?;
+    Some(EvidenceRequest {
+        key: object.key(),
+        uid: object.uid().to_owned(),
+        source,
+        queries: spec.metrics.clone().and_then(|metrics| metrics.queries).unwrap_or_default(),
+        stable: status.stable_revision.clone()?,
+        candidate: None,
+        generation: restored(Some(status))?.generation,
+        interval: SCALING_INTERVAL,
+        window: spec.window(),
+        counts_once: false,
+        objectives: RevisionObjectives { success: DEFAULT_SUCCESS, latency_limit_ms: Some(target as f64) },
+        drift_metric: None,
     })
 }
 

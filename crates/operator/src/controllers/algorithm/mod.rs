@@ -2,6 +2,7 @@
 
 mod engine;
 mod evidence_request;
+mod metrics_api;
 mod objects;
 mod placement;
 mod plan;
@@ -15,12 +16,15 @@ mod status;
 mod tests;
 
 pub use evidence_request::evidence_request;
+pub(crate) use evidence_request::latency_request;
+pub use metrics_api::MetricsApi;
 pub use snapshot::Snapshot;
 
 use crate::{
     caches::Caches,
     cluster::{Algorithm, Change, Key, OwnedObject, ResourceKind},
     controller::Controller,
+    inputs::InputRef,
     plan::Plan,
     triggers::Relation,
 };
@@ -89,6 +93,10 @@ impl Controller for AlgorithmController {
 
     fn relations() -> Vec<Relation> {
         vec![Relation::to_read_kind(Self::PODS, algorithm_of_pod)]
+    }
+
+    fn inputs(caches: &Caches, key: &Key) -> Vec<InputRef> {
+        metrics_api::inputs(caches, key)
     }
 
     fn snapshot(caches: &Caches, key: &Key) -> Snapshot {

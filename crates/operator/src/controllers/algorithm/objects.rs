@@ -1,13 +1,14 @@
 //! Desired objects of an Algorithm.
 
 use super::{
-    ALGORITHM, REVISION, TRACK, Track,
+    ALGORITHM, MetricsApi, REVISION, TRACK, Track,
     placement::Placement,
     revision::Templates,
     snapshot::{LiveDeployment, Snapshot},
 };
 use crate::{
     cluster::{Algorithm, Desired, Key, KindId, ResourceKind},
+    external_metrics,
     workload::{Inherited, Owner, Workload, pod_disruption_budget},
 };
 use gantry_api::{AlgorithmSpec, PodTemplate};
@@ -211,15 +212,41 @@ impl Objects<'_> {
         let (min, max) = self.spec.range();
         let name = self.name();
         let target = json!({ "type": "Utilization", "averageUtilization": CPU_UTILIZATION });
+        let mut metrics =
+            vec![json!({ "type": "Resource", "resource": { "name": "cpu", "target": target } })];
+        // The CPU stays as a second metric: the higher number of replicas counts.
+        metrics.extend(self.spec.target_latency_ms().filter(|_| self.follows_latency()).map(|target| {
+            let metric = json!({
+                "name": external_metrics::METRIC,
+                "selector": { "matchLabels": external_metrics::labels(name) },
+            });
+            let target = json!({ "type": "Value", "value": target.to_string() });
+            json!({ "type": "External", "external": { "metric": metric, "target": target } })
+        }));
         let spec = json!({
             "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": name },
             "minReplicas": min.max(1),
             "maxReplicas": max,
-            "metrics": [{ "type": "Resource", "resource": { "name": "cpu", "target": target } }],
+            "metrics": metrics,
             "behavior": { "scaleDown": { "stabilizationWindowSeconds": SCALE_DOWN_WINDOW } },
         });
         let kind = ResourceKind::HORIZONTAL_POD_AUTOSCALER;
         self.object(kind, name.to_owned(), &self.labels(), json!({ "spec": spec }))
+    }
+
+    /// Whether external metrics are served. While this is not known, the live autoscaler decides.
+    fn follows_latency(&self) -> bool {
+        match &self.snapshot.metrics_api {
+            MetricsApi::NotNeeded | MetricsApi::Missing => false,
+            MetricsApi::Registered { .. } => true,
+            MetricsApi::Unknown(_) => {
+                let kind = ResourceKind::HORIZONTAL_POD_AUTOSCALER;
+                let live = self.snapshot.owned.get(kind, self.name());
+                let metrics = live.and_then(|live| live.data.pointer("/spec/metrics")?.as_array());
+                let mut types = metrics.into_iter().flatten().filter_map(|metric| metric.get("type"));
+                types.any(|kind| kind == "External")
+            }
+        }
     }
 
     /// `None` for a route of Gantry's own gateway.

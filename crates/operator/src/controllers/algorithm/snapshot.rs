@@ -1,6 +1,6 @@
 //! Input of an Algorithm's plan.
 
-use super::{ALGORITHM, AlgorithmController, REVISION, Track};
+use super::{ALGORITHM, AlgorithmController, MetricsApi, REVISION, Track};
 use crate::{
     caches::Caches,
     cluster::{Algorithm, Custom, Key, OwnedObject, ResourceKind},
@@ -29,6 +29,8 @@ pub struct Snapshot {
     pub routed_by: Vec<String>,
     /// The latest evidence.
     pub observation: Option<Arc<Observation>>,
+    /// Who serves external metrics.
+    pub metrics_api: MetricsApi,
     /// Rejected applies.
     pub failures: Vec<ApplyFailure>,
 }
@@ -52,6 +54,7 @@ impl Snapshot {
             scheduler: RouteScheduler::of::<Algorithm>(caches, key),
             routed_by: caches.schedulers.routed_by(key, RouteKind::Algorithm),
             observation: caches.evidence.latest(key).filter(|observation| observation.request.uid == uid),
+            metrics_api: MetricsApi::of(caches, object.as_ref().and_then(|object| object.spec.as_ref().ok())),
             failures: caches.recent_failures.of::<Algorithm>(key),
             object,
         }

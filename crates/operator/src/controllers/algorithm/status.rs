@@ -1,7 +1,7 @@
 //! Status and events of an Algorithm.
 
 use super::{
-    ALGORITHM, TRACK, Track,
+    ALGORITHM, MetricsApi, TRACK, Track,
     engine::Advanced,
     placement::{Placement, stage_weight},
     retry::Retry,
@@ -14,6 +14,7 @@ use crate::{
     conditions::{
         ConditionStatus, ConditionUpdate, Progress as Settling, READY, condition_status, conditions,
     },
+    external_metrics::{API_SERVICE, METRIC},
     workload::Rollout as PodRollout,
 };
 use gantry_api::{
@@ -26,6 +27,13 @@ use gantry_core::rollout::{
 };
 use gantry_proto::gantry::ServiceRoute;
 use k8s_openapi::jiff::Timestamp;
+
+const METRICS_UNKNOWN: &str = "ExternalMetricsUnknown";
+const METRICS_MISSING: &str = "ExternalMetricsMissing";
+const METRICS_UNAVAILABLE: &str = "ExternalMetricsUnavailable";
+
+/// Problems of the API of external metrics, which are known without evidence.
+const SCALING_PROBLEMS: [&str; 3] = [METRICS_UNKNOWN, METRICS_MISSING, METRICS_UNAVAILABLE];
 
 /// The status of an object whose spec is invalid.
 pub(super) fn invalid(
@@ -296,15 +304,12 @@ impl Observed<'_> {
         }
     }
 
-    /// Without a new observation the condition stays as it was, so that a restart of the operator changes nothing.
     fn metrics_available(&self) -> ConditionUpdate {
         let Some(source) = self.spec.evidence_source() else {
             let message = "nothing is measured: set spec.metrics.prometheus.address, or spec.expose to {} for the statistics of \
                            Gantry's gateway";
             return settled(false, "NoProvider", message);
         };
-        let before = self.object.status.iter().flat_map(|status| &status.conditions);
-        let before = before.clone().find(|condition| condition.r#type == "MetricsAvailable");
         match self.snapshot.observation.as_ref().map(|observation| &observation.evidence) {
             Some(Evidence::ProviderFailed { message, .. }) => settled(false, "ProviderFailed", message),
             Some(Evidence::NoData { .. }) => {
@@ -318,26 +323,56 @@ impl Observed<'_> {
                 };
                 settled(false, "NoData", message)
             }
-            Some(Evidence::Window(_)) => self.scaling_metrics(),
-            None => match before.filter(|before| before.reason.as_deref() != Some("NoProvider")) {
-                Some(before) => settled(
-                    crate::conditions::condition_status(std::slice::from_ref(before), "MetricsAvailable")
-                        .unwrap_or(ConditionStatus::Unknown),
-                    before.reason.as_deref().unwrap_or_default(),
-                    before.message.clone().unwrap_or_default(),
-                ),
-                None => settled(ConditionStatus::Unknown, "NotMeasured", ""),
-            },
+            Some(Evidence::Window(_)) => self.scaling_problem().unwrap_or_else(|| self.measured()),
+            None => self.scaling_problem().unwrap_or_else(|| self.measured_before()),
         }
     }
 
-    /// The autoscaler does not follow the latency yet.
-    fn scaling_metrics(&self) -> ConditionUpdate {
-        if self.spec.is_autoscaled() && self.spec.target_latency_ms().is_some() {
-            let message = "there is no external metric of the latency: the autoscaler follows the CPU";
-            return settled(false, "ExternalMetricsMissing", message);
+    /// Without a new observation the condition stays as it was, so that a restart of the operator changes nothing.
+    fn measured_before(&self) -> ConditionUpdate {
+        let mut before = self.object.status.iter().flat_map(|status| &status.conditions);
+        let before = before.find(|condition| condition.r#type == "MetricsAvailable");
+        let is_kept = |reason: &str| reason != "NoProvider" && !SCALING_PROBLEMS.contains(&reason);
+        match before.filter(|before| is_kept(before.reason.as_deref().unwrap_or_default())) {
+            Some(before) => settled(
+                crate::conditions::condition_status(std::slice::from_ref(before), "MetricsAvailable")
+                    .unwrap_or(ConditionStatus::Unknown),
+                before.reason.as_deref().unwrap_or_default(),
+                before.message.clone().unwrap_or_default(),
+            ),
+            None => settled(ConditionStatus::Unknown, "NotMeasured", ""),
         }
-        settled(true, "Measured", "")
+    }
+
+    /// Why the autoscaler does not follow the latency, where it should.
+    fn scaling_problem(&self) -> Option<ConditionUpdate> {
+        match &self.snapshot.metrics_api {
+            MetricsApi::NotNeeded | MetricsApi::Registered { unavailable: None, .. } => None,
+            MetricsApi::Unknown(why) => Some(settled(ConditionStatus::Unknown, METRICS_UNKNOWN, why)),
+            MetricsApi::Missing => {
+                let message = format!(
+                    "the autoscaler follows the CPU only, because nothing serves external metrics: install Gantry's APIService \
+                     {API_SERVICE} (algorithms.externalMetrics.enabled in the chart)"
+                );
+                Some(settled(false, METRICS_MISSING, message))
+            }
+            MetricsApi::Registered { service, unavailable: Some(why), .. } => {
+                let message = format!(
+                    "the autoscaler cannot read the latency: APIService {API_SERVICE} of Service {service}: {why}"
+                );
+                Some(settled(false, METRICS_UNAVAILABLE, message))
+            }
+        }
+    }
+
+    fn measured(&self) -> ConditionUpdate {
+        let message = match &self.snapshot.metrics_api {
+            MetricsApi::Registered { is_gantry: false, service, .. } => format!(
+                "the autoscaler reads {METRIC} from Service {service}, which serves the external metrics of this cluster"
+            ),
+            _ => String::new(),
+        };
+        settled(true, "Measured", message)
     }
 
     fn ready(&self) -> ConditionUpdate {

@@ -1,6 +1,6 @@
 //! Situations of `testdata`: a spec, and steps of its environment → objects, status and events.
 
-use super::{Snapshot, plan::plan};
+use super::{MetricsApi, Snapshot, plan::plan};
 use crate::{
     cluster::{Algorithm, Custom, Key, OwnedObject, ResourceKind},
     controllers::inference_service::RouteScheduler,
@@ -30,6 +30,9 @@ struct Situation {
     /// Whether the cluster has `HTTPRoutes`.
     #[serde(default)]
     has_http_routes: bool,
+    /// Who serves external metrics: `gantry`, `keda`, `unavailable`, `unknown` or `missing`; not needed by default.
+    #[serde(default)]
+    metrics_api: String,
     /// Whether there is a scheduler with gateways.
     #[serde(default)]
     has_gateways: bool,
@@ -48,6 +51,8 @@ struct Situation {
 struct Step {
     /// Merged over the spec.
     spec: Value,
+    /// As of the situation, from now on.
+    metrics_api: Option<String>,
     annotations: Value,
     /// Objects that are deleted by hand, as `Kind/name`.
     delete: Vec<String>,
@@ -105,6 +110,7 @@ struct Cluster {
     status: Option<AlgorithmStatus>,
     owned: BTreeMap<String, (ResourceKind, Value)>,
     has_http_routes: bool,
+    metrics_api: String,
     has_gateways: bool,
     /// What the scheduler has.
     route: Option<ServiceView>,
@@ -152,6 +158,7 @@ impl Cluster {
             status: None,
             owned: BTreeMap::new(),
             has_http_routes: situation.has_http_routes,
+            metrics_api: situation.metrics_api.clone(),
             has_gateways: situation.has_gateways,
             route: situation.is_name_taken.then(ServiceView::default),
             unreachable: false,
@@ -177,6 +184,22 @@ impl Cluster {
         custom
     }
 
+    fn metrics_api(&self) -> MetricsApi {
+        let registered = |service: &str, unavailable: Option<&str>| MetricsApi::Registered {
+            service: service.into(),
+            is_gantry: service.contains("gantry"),
+            unavailable: unavailable.map(str::to_owned),
+        };
+        match self.metrics_api.as_str() {
+            "gantry" => registered("ops/gantry-external-metrics", None),
+            "keda" => registered("keda/keda-operator", None),
+            "unavailable" => registered("ops/gantry-external-metrics", Some("no response from 10.0.0.1")),
+            "unknown" => MetricsApi::Unknown("it is not read yet".into()),
+            "missing" => MetricsApi::Missing,
+            _ => MetricsApi::NotNeeded,
+        }
+    }
+
     fn snapshot(&self) -> Snapshot {
         let owned = self.owned.values().map(|(kind, object)| {
             (*kind, Arc::new(serde_json::from_value::<OwnedObject>(object.clone()).unwrap()))
@@ -190,6 +213,7 @@ impl Cluster {
             object: Some(Arc::new(self.custom())),
             owned: OwnedObjects::new(owned, "u"),
             has_http_routes: self.has_http_routes,
+            metrics_api: self.metrics_api(),
             pods: self.pods(),
             scheduler: self.has_gateways.then(|| RouteScheduler {
                 namespace: "ops".into(),
@@ -443,6 +467,9 @@ impl Cluster {
         self.stuck.clone_from(&step.stuck);
         self.rejected.clone_from(&step.reject);
         (self.unreachable, self.unconfirmed) = (step.unreachable, step.unconfirmed);
+        if let Some(metrics_api) = &step.metrics_api {
+            self.metrics_api.clone_from(metrics_api);
+        }
         let is_observed = step.evidence.is_some() || step.no_data || step.failing.is_some();
         for _ in 0..step.times.unwrap_or(1) {
             if is_observed {
