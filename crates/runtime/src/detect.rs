@@ -12,6 +12,8 @@ pub const FORMATS: &str = "ONNX (.onnx), XGBoost (.json, .ubj) and LightGBM (.tx
 
 /// Limit of files inspected per artifact.
 const MAX_FILES: usize = 10_000;
+/// Files that are looked at for a message.
+const MAX_INSPECTED: usize = 100;
 /// Bytes read to detect a format.
 const SNIFF_BYTES: usize = 4096;
 
@@ -71,7 +73,7 @@ pub fn detect(path: &Path) -> Result<(PathBuf, Format), DetectError> {
         if all.len() + deeper.len() > MAX_FILES {
             break;
         }
-        if let Some(found) = choose(&shown(), &files)? {
+        if let Some(found) = choose(&shown(), &files)?.or_else(|| by_content(&files)) {
             return Ok(found);
         }
         level = deeper;
@@ -104,6 +106,16 @@ fn choose(shown: &str, files: &[PathBuf]) -> Result<Option<(PathBuf, Format)>, D
     }
 }
 
+/// The only file of a tree model, whatever its name.
+fn by_content(files: &[PathBuf]) -> Option<(PathBuf, Format)> {
+    let is_model = |file: &&PathBuf| {
+        gantry_python::recognise(file).is_some_and(|m| matches!(m.route, gantry_python::Route::Builtin(_)))
+    };
+    let mut models = files.iter().take(MAX_INSPECTED).filter(is_model);
+    let (file, None) = (models.next()?, models.next()) else { return None };
+    Some((file.clone(), format_of(file).ok()??))
+}
+
 /// By name: settings and documentation files are not models, whatever their content.
 fn is_model_file_name(file: &Path) -> bool {
     let name = file.file_name().map(|n| n.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
@@ -130,31 +142,13 @@ fn format_of(file: &Path) -> std::io::Result<Option<Format>> {
     Ok(TreeFormat::sniff(&head).ok().map(Format::Trees))
 }
 
-/// How to convert files of another framework into a supported format; `None` when there are none.
-pub fn conversion_hint(files: &[PathBuf]) -> Option<&'static str> {
-    let has = |endings: &[&str]| {
-        files.iter().any(|f| f.extension().is_some_and(|e| endings.iter().any(|x| e.eq_ignore_ascii_case(x))))
-    };
-    Some(if has(&["joblib", "pkl", "pickle"]) {
-        "A pickle would run code of its own when it is read: convert a scikit-learn model with \
-         skl2onnx.to_onnx(model, X[:1]) and save it as model.onnx; save XGBoost with save_model(\"model.json\") and \
-         LightGBM with booster_.save_model(\"model.txt\")."
-    } else if has(&["bst", "deprecated"]) {
-        "This looks like XGBoost's old binary format: load it with XGBoost and save it with save_model(\"model.json\")."
-    } else if has(&["pt", "pth", "safetensors"]) {
-        "Export a PyTorch model with torch.onnx.export(model, example, \"model.onnx\")."
-    } else if has(&["pb", "keras", "h5", "tflite"]) {
-        "Export a TensorFlow or Keras model with tf2onnx to model.onnx."
-    } else if has(&["cbm"]) {
-        "Save a CatBoost model with save_model(\"model.onnx\", format=\"onnx\")."
-    } else {
-        return None;
-    })
-}
-
 fn hint(files: &[PathBuf]) -> String {
-    if let Some(hint) = conversion_hint(files) {
-        return hint.to_owned();
+    let models = files.iter().take(MAX_INSPECTED).filter_map(|file| {
+        let name = file.file_name()?.to_string_lossy();
+        Some(format!("{name} is a {}", gantry_python::recognise(file)?.refusal(&name)))
+    });
+    if let Some(hint) = models.into_iter().next() {
+        return hint;
     }
     if files.is_empty() {
         return "It is empty.".into();
@@ -206,12 +200,16 @@ mod tests {
     fn unsupported_artifacts_are_rejected_with_a_hint() {
         for (files, expected) in [
             (vec![], "It is empty"),
-            (vec![("model.joblib", "\u{80}")], "skl2onnx"),
-            (vec![("model.pkl", "x")], "skl2onnx"),
+            (vec![("model.pkl", "x")], "it is no pickle, or it is damaged"),
             (vec![("model.pt", "x")], "torch.onnx.export"),
-            (vec![("saved_model.pb", "x")], "tf2onnx"),
-            (vec![("model.bst", "binf")], "old binary format"),
-            (vec![("model.cbm", "x")], "format=\"onnx\""),
+            (
+                vec![("model.bst", "binf")],
+                "deprecated binary format: needs Python. convert it: gantry convert model.bst",
+            ),
+            (
+                vec![("model.cbm", "CBM1----")],
+                "CatBoost model: needs Python. convert it: gantry convert model.cbm",
+            ),
             (vec![("notes.md", "x")], "It contains notes.md"),
             (vec![("a.onnx", ""), ("b.onnx", "")], "more than one model (a.onnx, b.onnx)"),
         ] {

@@ -5,7 +5,7 @@
 //! request ─▶ service (REST, gRPC) ─▶ executor (inline, pooled or batched) ─▶ model ─▶ response
 //! ```
 //!
-//! Model files are parsed, never executed: no Python. Models that respond in microseconds run on the calling thread,
+//! Model files are parsed, never executed, unless [`Config::python`] permits models of Python libraries. Models that respond in microseconds run on the calling thread,
 //! all others on a pool with a queue for each model, so that no model delays another.
 
 #![allow(missing_docs, reason = "internal crate: names document themselves")]
@@ -17,6 +17,7 @@ mod memory;
 mod model;
 mod onnx;
 mod pool;
+mod python;
 mod runtime;
 mod serve;
 mod service;
@@ -27,7 +28,7 @@ mod trees;
 #[cfg(test)]
 mod tests;
 
-pub use detect::{DetectError, FORMATS, Format, conversion_hint, detect};
+pub use detect::{DetectError, FORMATS, Format, detect};
 pub use gantry_onnx::{WorkerCommand, serve_worker};
 pub use model::{InferenceError, LoadError, Model};
 pub use runtime::{Config, ModelInfo, Runtime, Usage};

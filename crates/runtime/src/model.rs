@@ -1,7 +1,9 @@
 //! Common interface of all model formats.
 
-use crate::{Settings, detect::DetectError, onnx::OnnxModel, trees::TreeModel};
-use gantry_onnx::WorkerCommand;
+use crate::{
+    Settings, detect::DetectError, onnx::OnnxModel, python::PythonModel, runtime::Config, trees::TreeModel,
+};
+use gantry_python::{Recognised, Route};
 use gantry_tensor::{CancelToken, Tensor, TensorSpec};
 use std::path::Path;
 
@@ -38,7 +40,7 @@ pub trait Model: Send + Sync {
     /// Default outputs.
     fn outputs(&self) -> &[TensorSpec];
 
-    /// `onnx`, `xgboost` or `lightgbm`.
+    /// `onnx`, `xgboost`, `lightgbm`, or the library of a model in Python.
     fn platform(&self) -> &'static str;
 
     /// The engine and the reason for its choice.
@@ -75,11 +77,41 @@ pub(crate) fn load(
     name: &str,
     path: &Path,
     settings: &Settings,
-    worker: Option<&WorkerCommand>,
+    config: &Config,
 ) -> Result<Box<dyn Model>, LoadError> {
-    let (file, format) = crate::detect(path)?;
+    // Folders of MLflow and others contain files that look like models.
+    let whole = path.is_dir().then(|| gantry_python::recognise(path)).flatten();
+    let found = match whole {
+        Some(Recognised { route: Route::Builtin(_), file, .. }) => crate::detect(&file),
+        Some(model) => return load_python(name, &model, settings, config),
+        None => crate::detect(path),
+    };
+    let (file, format) = match found {
+        Ok(found) => found,
+        Err(error @ DetectError::NoModel { .. }) => match gantry_python::recognise_artifact(path) {
+            Some(model) if !matches!(model.route, Route::Builtin(_)) => {
+                return load_python(name, &model, settings, config);
+            }
+            _ => return Err(error.into()),
+        },
+        Err(error) => return Err(error.into()),
+    };
     Ok(match format {
-        crate::Format::Onnx => Box::new(OnnxModel::load(name, &file, settings, worker)?),
+        crate::Format::Onnx => Box::new(OnnxModel::load(name, &file, settings, config.onnx_worker.as_ref())?),
         crate::Format::Trees(format) => Box::new(TreeModel::load(&file, format, settings)?),
     })
+}
+
+fn load_python(
+    name: &str,
+    model: &Recognised,
+    settings: &Settings,
+    config: &Config,
+) -> Result<Box<dyn Model>, LoadError> {
+    if let (Route::Python { loader, requirements }, Some(environments)) = (&model.route, &config.python) {
+        let model = PythonModel::load(name, model, *loader, requirements, settings, environments)?;
+        return Ok(Box::new(model));
+    }
+    let file = file_name(&model.file);
+    Err(LoadError::Invalid { reason: model.refusal(&file), file })
 }

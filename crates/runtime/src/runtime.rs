@@ -33,6 +33,8 @@ pub struct Config {
     pub repository: Option<PathBuf>,
     /// Runs networks without a memory bound in a subprocess; `None` runs them in process.
     pub onnx_worker: Option<gantry_onnx::WorkerCommand>,
+    /// Where environments for models of Python libraries are kept; `None` refuses these models.
+    pub python: Option<gantry_python::Environments>,
     /// Disabled unless an exporter is configured.
     pub tracer: gantry_trace::Tracer,
 }
@@ -46,6 +48,7 @@ impl Default for Config {
             request_memory: 1 << 30,
             repository: None,
             onnx_worker: None,
+            python: None,
             tracer: gantry_trace::Tracer::off(),
         }
     }
@@ -53,7 +56,7 @@ impl Default for Config {
 
 #[derive(Clone, Debug)]
 pub struct ModelInfo {
-    /// `onnx`, `xgboost` or `lightgbm`.
+    /// `onnx`, `xgboost`, `lightgbm`, or the library of a model in Python.
     pub platform: &'static str,
     /// The engine and the reason for its choice.
     pub engine: String,
@@ -102,7 +105,7 @@ impl Runtime {
         path: &Path,
         parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<ModelInfo, LoadError> {
-        let loaded = prepare(name, path, parameters, self.config.onnx_worker.as_ref())?;
+        let loaded = prepare(name, path, parameters, &self.config)?;
         let info = ModelInfo {
             platform: loaded.model.platform(),
             engine: loaded.model.engine(),
@@ -111,6 +114,14 @@ impl Runtime {
         tracing::debug!(model = name, engine = %info.engine, bytes = info.memory_bytes, "loaded");
         self.install(loaded);
         Ok(info)
+    }
+
+    /// Runs a loaded model on the calling thread, for its default outputs. Blocking.
+    pub fn evaluate(&self, name: &str, inputs: &[Tensor]) -> Result<Vec<Tensor>, crate::InferenceError> {
+        let loaded = self
+            .get(name)
+            .ok_or_else(|| crate::InferenceError::Request(format!("there is no model \"{name}\"")))?;
+        loaded.run(inputs, &[], &CancelToken::default())
     }
 
     /// Requests in flight for a replaced model finish.
@@ -175,10 +186,10 @@ pub(crate) fn prepare<'a>(
     name: &str,
     path: &Path,
     parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
-    worker: Option<&gantry_onnx::WorkerCommand>,
+    config: &Config,
 ) -> Result<Arc<Loaded>, LoadError> {
     let settings = Settings::parse(parameters)?;
-    let loaded = Loaded::new(name, model::load(name, path, &settings, worker)?, &settings);
+    let loaded = Loaded::new(name, model::load(name, path, &settings, config)?, &settings);
     loaded.warm_up(settings.max_run_time.max(MIN_WARM_UP_TIME)).map_err(|reason| {
         let file = crate::detect(path).map_or_else(|_| path.to_path_buf(), |(file, _)| file);
         LoadError::Invalid { file: model::file_name(&file), reason }

@@ -431,8 +431,8 @@ impl Runtime {
             return Err(Error::invalid(format!("\"{}\" is not a valid model name", name.escape_debug())));
         }
         let (name, path) = (name.to_owned(), root.join(name));
-        let worker = self.config.onnx_worker.clone();
-        let preparing = self.pool.run(&self.loads, move |_| prepare(&name, &path, [], worker.as_ref()));
+        let config = self.config.clone();
+        let preparing = self.pool.run(&self.loads, move |_| prepare(&name, &path, [], &config));
         let prepared = preparing.await?;
         self.install(prepared.map_err(|e| Error::invalid(e.to_string()))?);
         Ok(())

@@ -8,7 +8,15 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-pub(crate) const CAPABILITIES: [&str; 4] = ["onnx", "xgboost", "lightgbm", "gantry"];
+const CAPABILITIES: [&str; 4] = ["onnx", "xgboost", "lightgbm", "gantry"];
+/// Of models in Python, by the requirements that manifests use for them.
+const PYTHON_CAPABILITIES: [&str; 7] =
+    [crate::sources::PYTHON, "sklearn", "mlflow", "catboost", "keras", "tensorflow", "pytorch"];
+
+pub(crate) fn capabilities(allow_python: bool) -> Vec<String> {
+    let python = PYTHON_CAPABILITIES.iter().filter(|_| allow_python);
+    CAPABILITIES.iter().chain(python).map(|capability| (*capability).to_owned()).collect()
+}
 
 pub(crate) struct BuiltinServer {
     runtime: Arc<Runtime>,

@@ -1,5 +1,6 @@
 //! Terminal output: progress of downloads, model states.
 
+use crate::sources::Unserved;
 use gantry_agent::{Loaded, Observer};
 use gantry_artifacts::ProgressSink;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -19,6 +20,11 @@ const LINE_INTERVAL: Duration = Duration::from_secs(5);
 pub fn print(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Prints a step of a long operation to stderr.
+pub fn step(line: &str) {
+    let _ = writeln!(std::io::stderr(), "  {line}");
 }
 
 /// The last load of a model.
@@ -67,6 +73,18 @@ impl Console {
         self.suspend_bars(|| {
             let _ = writeln!(std::io::stderr(), "{line}");
         });
+    }
+
+    /// Prints models that are not served, with the reason and the remedies.
+    pub(crate) fn print_unserved(&self, models: &[Unserved]) {
+        let width = models.iter().map(|model| model.name.len()).max().unwrap_or_default();
+        let indent = " ".repeat(width + 5);
+        for model in models {
+            self.print(&format!("  {:width$}   {}", model.name, model.lines(&indent).join("\n")));
+        }
+        if !models.is_empty() {
+            self.print("");
+        }
     }
 
     fn suspend_bars(&self, write: impl FnOnce()) {

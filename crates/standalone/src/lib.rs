@@ -24,6 +24,7 @@ mod graphs;
 pub mod http_client;
 mod manifest_watcher;
 pub mod onnx_worker;
+mod python_models;
 pub mod scheduler_client;
 pub mod servers;
 mod sources;
@@ -47,7 +48,7 @@ use std::{net::IpAddr, path::PathBuf};
 
 /// Serve models on this machine: scheduler, runtime and gateway in one process
 #[derive(Clone, Debug, clap::Args)]
-#[allow(clippy::struct_excessive_bools, reason = "flags")]
+#[allow(clippy::struct_excessive_bools, reason = "one for each flag")]
 pub struct Args {
     /// Manifests, directories of manifests, or directories of model files.
     #[arg(value_name = "PATH")]
@@ -101,6 +102,11 @@ pub struct Args {
     #[arg(long)]
     pub dashboard_actions: bool,
 
+    /// Serve models of Python libraries too (scikit-learn, MLflow, CatBoost, Keras, PyTorch), each in a process of its own
+    /// with the versions that it names, installed from PyPI. A pickle runs code when it is loaded.
+    #[arg(long)]
+    pub allow_python: bool,
+
     /// Do not watch the files for changes.
     #[arg(long)]
     pub no_watch: bool,
@@ -135,8 +141,9 @@ pub struct Args {
 
 /// Runs until Ctrl-C or SIGTERM.
 pub fn run(args: &Args) -> Result<(), CommandError> {
-    let sources = Sources::new(&args.paths)?;
+    let sources = Sources::new(&args.paths)?.allowing_python(args.allow_python);
     // Invalid files start nothing and leave the state untouched.
     let desired = sources.read().map_err(Problems::into_error)?;
+    python_models::prepare(&desired.python)?;
     tokio_runtime::block_on(stack::run(args, sources, desired))
 }

@@ -1,5 +1,9 @@
 //! Desired state from the given paths: manifests, or bare model files.
 
+mod bare_models;
+
+pub(crate) use bare_models::{PYTHON, Unserved};
+
 use super::{
     fingerprint::{self, ContentHashes},
     graphs::Graphs,
@@ -9,12 +13,11 @@ use crate::error::CommandError;
 use gantry_agent::CONTENT_PARAMETER;
 use gantry_api::{
     ClusterObject, Diagnostic, ForeignObject, Kind, Model, Object, ParameterSpec, Parsed, check_set,
-    model_of_file, parse_manifest, resolve_policies,
+    parse_manifest, resolve_policies,
 };
-use gantry_runtime::conversion_hint;
+use gantry_python::Requirements;
 use std::{
     collections::BTreeMap,
-    io::Read as _,
     path::{Path, PathBuf},
 };
 
@@ -27,6 +30,10 @@ const EXAMPLE_ANNOTATION: &str = "gantry.dev/example";
 #[derive(Clone, Debug)]
 pub(crate) struct Sources {
     roots: Vec<PathBuf>,
+    /// As the user wrote them.
+    shown: Vec<PathBuf>,
+    /// Models of Python libraries may be loaded, which runs code.
+    allow_python: bool,
     hashes: ContentHashes,
 }
 
@@ -41,6 +48,10 @@ pub(crate) struct DesiredState {
     pub(crate) launch_specs: BTreeMap<String, LaunchSpec>,
     /// Example input by model.
     pub(crate) examples: BTreeMap<String, String>,
+    /// Models beside those that are served.
+    pub(crate) unserved: Vec<Unserved>,
+    /// Environments of models in Python.
+    pub(crate) python: Vec<Requirements>,
 }
 
 /// The objects of files.
@@ -49,6 +60,8 @@ struct Found {
     objects: Vec<Parsed>,
     /// InferenceGraphs.
     graphs: Vec<ClusterObject>,
+    unserved: Vec<Unserved>,
+    python: Vec<Requirements>,
 }
 
 /// Validation errors of the files.
@@ -82,7 +95,13 @@ impl Sources {
             })?;
             roots.push(root);
         }
-        Ok(Self { roots, hashes: ContentHashes::default() })
+        Ok(Self { roots, shown: paths.to_vec(), allow_python: false, hashes: ContentHashes::default() })
+    }
+
+    /// The same, with models of Python libraries among the models that are served.
+    #[must_use]
+    pub(crate) fn allowing_python(self, allow_python: bool) -> Self {
+        Self { allow_python, ..self }
     }
 
     /// Absolute paths.
@@ -99,11 +118,13 @@ impl Sources {
         let mut desired = DesiredState::default();
         let mut problems = Vec::new();
         let (mut objects, mut graphs) = (Vec::new(), Vec::new());
-        for root in &self.roots {
-            match read_root(root) {
+        for (path, shown) in self.roots.iter().zip(&self.shown) {
+            match read_root(bare_models::Root { path, shown, allow_python: self.allow_python }) {
                 Ok(found) => {
                     objects.extend(found.objects);
                     graphs.extend(found.graphs);
+                    desired.unserved.extend(found.unserved);
+                    desired.python.extend(found.python);
                 }
                 Err(more) => problems.extend(more),
             }
@@ -174,37 +195,31 @@ fn problem(file: &Path, message: impl Into<String>) -> Diagnostic {
     Diagnostic { file: file.display().to_string(), line: 0, path: String::new(), message: message.into() }
 }
 
-fn read_root(root: &Path) -> Result<Found, Vec<Diagnostic>> {
-    let bare = |objects| Found { objects, ..Found::default() };
-    if root.is_file() {
-        return if is_manifest(root) {
-            read_manifest(root)
-        } else {
-            bare_model(root, None).map(|m| bare(vec![m])).ok_or_else(|| {
-                let hint =
-                    conversion_hint(&[root.to_owned()]).map(|hint| format!(". {hint}")).unwrap_or_default();
-                vec![problem(
-                    root,
-                    format!("is neither a manifest (.yaml, .yml, .json) nor {MODEL_FILES}{hint}"),
-                )]
-            })
-        };
-    }
-    let files =
-        fingerprint::files_below(root).map_err(|e| vec![problem(root, format!("cannot be read: {e}"))])?;
+fn read_root(root: bare_models::Root<'_>) -> Result<Found, Vec<Diagnostic>> {
+    let path = root.path;
+    let files = bare_models::files(path).map_err(|e| vec![problem(path, format!("cannot be read: {e}"))])?;
     let manifests: Vec<&PathBuf> = files.iter().filter(|f| is_manifest(f)).collect();
     if manifests.is_empty() {
-        let mut models: Vec<Parsed> = files.iter().filter_map(|file| model_below(root, file)).collect();
-        // The versions of one model are one folder.
-        models.dedup_by(|a, b| a.file == b.file);
-        if models.is_empty() {
-            let hint = conversion_hint(&files).map(|hint| format!(". {hint}")).unwrap_or_default();
-            return Err(vec![problem(
-                root,
-                format!("contains no manifest and no model file: add a .yaml file or {MODEL_FILES}{hint}"),
-            )]);
+        let found = bare_models::read(root, &files);
+        if !found.models.is_empty() {
+            let bare_models::BareModels { models: objects, unserved, python } = found;
+            return Ok(Found { objects, unserved, python, ..Found::default() });
         }
-        return Ok(bare(models));
+        if found.unserved.is_empty() {
+            let message = if path.is_file() {
+                format!("is neither a manifest (.yaml, .yml, .json) nor {MODEL_FILES}")
+            } else {
+                format!("contains no manifest and no model file: add a .yaml file or {MODEL_FILES}")
+            };
+            return Err(vec![problem(path, message)]);
+        }
+        let problems = found.unserved.iter().map(|model| Diagnostic {
+            file: model.path.clone(),
+            line: 0,
+            path: String::new(),
+            message: model.lines("  ").join("\n"),
+        });
+        return Err(problems.collect());
     }
     let mut all = Found::default();
     let mut problems = Vec::new();
@@ -238,7 +253,7 @@ fn read_manifest(file: &Path) -> Result<Found, Vec<Diagnostic>> {
         std::fs::read_to_string(file).map_err(|e| vec![problem(file, format!("cannot be read: {e}"))])?;
     let manifest = parse_manifest(&file.display().to_string(), &text)?;
     let mut errors: Vec<Diagnostic> = manifest.foreign.iter().map(ForeignObject::unsupported).collect();
-    let mut found = Found { objects: manifest.objects, graphs: Vec::new() };
+    let mut found = Found { objects: manifest.objects, ..Found::default() };
     for object in manifest.cluster {
         if object.graph.is_some() {
             found.graphs.push(object);
@@ -250,50 +265,6 @@ fn read_manifest(file: &Path) -> Result<Found, Vec<Diagnostic>> {
         }
     }
     if errors.is_empty() { Ok(found) } else { Err(errors) }
-}
-
-/// A model file below a root: named after the file, or after its folder when the file is called `model`. If that folder
-/// is a number, it is a version of the folder around it, as in a repository of Triton.
-fn model_below(root: &Path, file: &Path) -> Option<Parsed> {
-    let name = |folder: &Path| folder.file_name().map(|f| f.to_string_lossy().into_owned());
-    let Some(folder) = file.parent().filter(|p| *p != root) else { return bare_model(file, None) };
-    let version = file.file_stem().is_some_and(|stem| stem == "model")
-        && name(folder).is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()));
-    match folder.parent().filter(|_| version) {
-        Some(versions) => {
-            let mut parsed = bare_model(file, name(versions).as_deref())?;
-            parsed.file = versions.display().to_string();
-            if let Object::Model(model) = &mut parsed.object {
-                model.spec.storage_uri.clone_from(&parsed.file);
-            }
-            Some(parsed)
-        }
-        None => bare_model(file, name(folder).as_deref()),
-    }
-}
-
-fn bare_model(file: &Path, folder: Option<&str>) -> Option<Parsed> {
-    let name = file.file_name()?.to_string_lossy();
-    let found = model_of_file(folder, &name).or_else(|| {
-        let stem = file.file_stem()?.to_string_lossy();
-        model_of_file(folder, &format!("{stem}.{}", ending_by_content(file)?))
-    })?;
-    let model = found.to_model(file.display().to_string());
-    Some(Parsed { object: Object::Model(Box::new(model)), file: file.display().to_string(), line: 0 })
-}
-
-/// The unambiguous ending of a `.json` file of XGBoost or a `.txt` file of LightGBM.
-fn ending_by_content(file: &Path) -> Option<&'static str> {
-    const HEAD: u64 = 4096;
-    let ending = file.extension()?.to_ascii_lowercase();
-    let mut head = Vec::new();
-    std::fs::File::open(file).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
-    let head = String::from_utf8_lossy(&head);
-    match ending.to_str()? {
-        "json" if head.contains("\"learner\"") => Some("xgb"),
-        "txt" if head.starts_with("tree\n") || head.starts_with("tree\r\n") => Some("lgb"),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -387,15 +358,91 @@ mod tests {
 
     #[test]
     fn files_of_other_frameworks_are_rejected_with_the_way_to_convert_them() {
-        for (file, expected) in
-            [("churn.pkl", "skl2onnx"), ("net.pt", "torch.onnx.export"), ("m/saved_model.pb", "tf2onnx")]
-        {
-            let dir = tree(&[(file, "x")]);
-            for path in [dir.path().to_owned(), dir.path().join(file)] {
+        for (file, content, expected) in [
+            ("churn.pkl", PICKLE, "gantry convert "),
+            ("churn.pkl", PICKLE, " --allow-python"),
+            ("net.pt", "x", "torch.onnx.export"),
+            ("m/saved_model.pb", "x", "gantry convert "),
+            ("llama.gguf", "GGUF", "llama.cpp"),
+        ] {
+            let dir = tree(&[(file, content)]);
+            let (whole, _) = file.split_once("saved_model").unwrap_or((file, ""));
+            for path in [dir.path().to_owned(), dir.path().join(whole)] {
                 let message = Sources::new(&[path]).unwrap().read().unwrap_err().into_error().message;
-                assert!(message.contains("a model file: .onnx") && message.contains(expected), "{message}");
+                assert!(message.contains(expected) && message.ends_with("Nothing was started."), "{message}");
             }
         }
+    }
+
+    const PICKLE: &str = "c__builtin__\nobject\ncsklearn.svm\nSVC\n.";
+
+    #[test]
+    fn models_beside_served_ones_are_reported() {
+        let dir = tree(&[("iris.onnx", "x"), ("churn.pkl", PICKLE), ("notes.md", ""), ("iris.pkl", PICKLE)]);
+        let sources = Sources::new(&[dir.path().to_owned()]).unwrap();
+        let reported = |desired: &DesiredState| -> Vec<(String, String)> {
+            let of = |model: &Unserved| (model.name.clone(), model.reason.clone());
+            desired.unserved.iter().map(of).collect()
+        };
+        let desired = sources.read().unwrap();
+        let needs = "scikit-learn pickle (SVC): needs Python. A pickle runs code when it is loaded.";
+        assert_eq!(
+            reported(&desired),
+            [
+                ("churn.pkl".into(), needs.into()),
+                ("iris.pkl".into(), "not served: iris.onnx has the same name".into())
+            ]
+        );
+        assert_eq!(desired.unserved[0].lines("").len(), 3, "{:?}", desired.unserved[0]);
+        assert_eq!(models(dir.path()).len(), 1);
+
+        let desired = sources.allowing_python(true).read().unwrap();
+        assert_eq!(reported(&desired).len(), 1, "only the one of the same name");
+        assert_eq!(desired.python.len(), 1);
+        let Some(Object::Model(churn)) = desired.objects.get(&(Kind::Model, "churn".into())) else {
+            panic!()
+        };
+        assert_eq!(churn.spec.requirements, [PYTHON]);
+    }
+
+    #[test]
+    fn folders_of_other_tools_are_one_model() {
+        let mlflow = "flavors: {python_function: {}, xgboost: {data: model.xgb}}";
+        let settings =
+            r#"{"implementation": "mlserver_sklearn.SKLearnModel", "parameters": {"uri": "./m.joblib"}}"#;
+        let dir = tree(&[
+            ("churn/MLmodel", mlflow),
+            ("churn/model.xgb", "{\"learner\":1}"),
+            ("churn/input_example.json", "{}"),
+            ("iris/model-settings.json", settings),
+            ("iris/m.joblib", PICKLE),
+            ("flowers/1/model.savedmodel/saved_model.pb", "x"),
+            ("fraud/model.pkl", PICKLE),
+            ("tree.model", "{\"learner\":1}"),
+        ]);
+        let root = dir.path().canonicalize().unwrap();
+        let desired =
+            Sources::new(std::slice::from_ref(&root)).unwrap().allowing_python(true).read().unwrap();
+        let models: Vec<(&str, String)> = desired
+            .objects
+            .values()
+            .map(|object| match object {
+                Object::Model(m) => {
+                    let uri = Path::new(&m.spec.storage_uri).strip_prefix(&root).unwrap().display();
+                    (m.metadata.name.as_str(), format!("{} {uri}", m.spec.requirements[0]))
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let expected = [
+            ("churn", "xgboost churn/model.xgb"),
+            ("flowers", "python flowers"),
+            ("fraud", "python fraud"),
+            ("iris", "python iris"),
+            ("tree", "xgboost tree.model"),
+        ];
+        assert_eq!(models, expected.map(|(name, uri)| (name, uri.to_owned())));
+        assert_eq!(desired.unserved, []);
     }
 
     #[test]

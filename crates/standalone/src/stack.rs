@@ -13,12 +13,12 @@ use crate::{
         notifications::Notifier,
         paths, signal, trace,
     },
-    builtin_server::{BuiltinServer, CAPABILITIES},
+    builtin_server::{self, BuiltinServer},
     console::Console,
     curl_example,
     error::{CommandError, Exit},
     manifest_watcher::{Applied, ChangeEvent, ManifestWatcher},
-    onnx_worker,
+    onnx_worker, python_models,
     scheduler_client::FileClient,
     servers::{self, DesiredServers, Report, Supervisor},
     sources::{DesiredState, Sources},
@@ -90,6 +90,7 @@ pub(crate) async fn run(args: &Args, sources: Sources, desired: DesiredState) ->
     let console = Console::new();
     console.print(&format!("gantry {} · state in {}", env!("CARGO_PKG_VERSION"), paths::display(&state_dir)));
     console.print("");
+    console.print_unserved(&desired.unserved);
     let stack = Stack::start(args, store, &state_dir, logs, console, &desired).await?;
     let outcome = stack.serve(args, sources, desired, &state_dir, started, &stop).await;
     stack.shut_down().await;
@@ -179,6 +180,7 @@ impl Stack {
         let mut runtime_config = gantry_runtime::Config { limits, ..gantry_runtime::Config::default() };
         runtime_config.tracer = tracer.of_part("gantry-runtime");
         runtime_config.onnx_worker = onnx_worker::command();
+        runtime_config.python = args.allow_python.then(python_models::environments).transpose()?;
         runtime_config.threads = args.threads.unwrap_or(runtime_config.threads);
         let runtime = Arc::new(Runtime::new(runtime_config).map_err(|e| failed(&e))?);
 
@@ -245,7 +247,7 @@ impl Stack {
                 server: BUILTIN.into(),
                 replica: 0,
                 scheduler: agent_api,
-                capabilities: CAPABILITIES.map(str::to_owned).into(),
+                capabilities: builtin_server::capabilities(args.allow_python),
                 memory_bytes: memory,
                 over_commit: 0,
                 host: inference.ip().to_string(),

@@ -1,6 +1,7 @@
 //! `gantry runtime`: the built-in inference server.
 
 use crate::error::CommandError;
+use gantry_python::Environments;
 use gantry_runtime::{Config, Runtime};
 use gantry_standalone::{
     bootstrap::{
@@ -39,6 +40,10 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) explicit: bool,
 
+    /// Serve models of Python libraries too, each in a process of its own. A pickle runs code when it is loaded.
+    #[arg(long)]
+    pub(crate) allow_python: bool,
+
     /// Inference threads [default: number of cores]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
@@ -65,6 +70,11 @@ async fn serve(args: &Args) -> Result<(), CommandError> {
         repository: Some(args.repository.clone()),
         onnx_worker: onnx_worker::command(),
         tracer: tracer.clone(),
+        python: if args.allow_python {
+            Some(Environments::of_user().map_err(CommandError::usage)?)
+        } else {
+            None
+        },
         ..Config::default()
     };
     config.threads = args.threads.unwrap_or(config.threads);

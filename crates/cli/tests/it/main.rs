@@ -21,6 +21,7 @@ mod help;
 mod infer;
 mod lint;
 mod objects;
+mod python_models;
 mod roles;
 mod rollouts;
 mod runtime;

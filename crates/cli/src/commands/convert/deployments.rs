@@ -1,4 +1,4 @@
-//! `gantry convert`: objects of Seldon Core v1 as Models, Servers, Pipelines and Experiments.
+//! `gantry convert -f`: objects of Seldon Core v1 as Models, Servers, Pipelines and Experiments.
 
 use crate::{
     error::{CommandError, Exit},
@@ -8,25 +8,10 @@ use crate::{
 use gantry_api::{Conversion, convert_seldon_deployments};
 use std::path::PathBuf;
 
-/// Convert SeldonDeployments (machinelearning.seldon.io/v1) to Models, Servers, Pipelines and Experiments.
-///
-/// Prints the manifests. What has no counterpart is listed above them, and on stderr.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  gantry convert -f deployment.yaml > models.yaml\n  \
-    kubectl get sdep iris -o yaml | gantry convert -f - | gantry lint -")]
-pub(crate) struct Args {
-    /// A manifest, a directory of manifests, or - for stdin; may be repeated
-    #[arg(short = 'f', long = "filename", required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
-    /// Include subdirectories
-    #[arg(short = 'R', long)]
-    recursive: bool,
-}
-
-pub(crate) fn run(args: &Args) -> Result<(), CommandError> {
+pub(super) fn run(files: &[PathBuf], recursive: bool) -> Result<(), CommandError> {
     let mut conversions = Vec::new();
     let mut problems = Vec::new();
-    for (file, text) in read_files(&args.files, args.recursive)? {
+    for (file, text) in read_files(files, recursive)? {
         match text {
             Ok(text) => match convert_seldon_deployments(&file, &text) {
                 Ok(found) => conversions.extend(found.into_iter().map(|c| (file.clone(), c))),
