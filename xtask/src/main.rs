@@ -46,8 +46,8 @@ cargo xtask COMMAND
 
   test [--no-PART…] [--only-PART] [-- FILTER]
       Runs every test: cargo's, then the operator against a real Kubernetes API server, then real clients
-      (tritonclient and others) against the real program, then the dashboard in Chromium, then pipelines on a real
-      Kafka broker. PART is clients, cluster, browser or kafka.
+      (tritonclient and others) against the real program, then the dashboard in Chromium, then models of Python libraries
+      with the Python package, then pipelines on a real Kafka broker. PART is clients, cluster, browser, python or kafka.
   e2e [--keep] [--long] [NAME…]
       Runs Gantry in pods on two real Kubernetes nodes, kills components under load, and counts failures. Needs root.
       --long: also with controllers of others, built from source once (gateway-api: Envoy Gateway, 15 minutes);

@@ -1,7 +1,9 @@
 //! `cargo xtask test`: all tests of the workspace, the operator against a real API server, then real clients against
-//! the real program, then pipelines on a real Kafka broker.
+//! the real program, the dashboard in Chromium, models of Python libraries, then pipelines on a real Kafka broker.
 
-use crate::{Failure, Unavailable, count::Count, dashboard, debian, k8s, kafka, manifests, metadata, python};
+use crate::{
+    Failure, Unavailable, cache, count::Count, dashboard, debian, k8s, kafka, manifests, metadata, python,
+};
 use serde_json::Value;
 use std::{
     io::{BufRead as _, BufReader},
@@ -15,6 +17,7 @@ struct Options {
     cluster: bool,
     clients: bool,
     browser: bool,
+    python: bool,
     kafka: bool,
     filter: Vec<String>,
 }
@@ -38,11 +41,12 @@ impl Options {
 
 pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
     let options = read(arguments)?;
-    let parts: [(bool, &str, Part); 5] = [
+    let parts: [(bool, &str, Part); 6] = [
         (options.cargo, "the workspace", |options| cargo_tests(&mut whole_workspace(options)?)),
         (options.cluster, "the operator against a real API server", cluster_tests),
         (options.clients, "the clients against the real program", client_tests),
         (options.browser, "the dashboard in Chromium", browser_tests),
+        (options.python, "models of Python libraries, and the Python package", python_tests),
         // The tests of the workspace include it, unless it is not possible here.
         (options.kafka && (!options.cargo || kafka::libraries().is_err()), KAFKA, |options| {
             kafka::tests(&options.filter, false)
@@ -84,18 +88,26 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, Failure> {
 }
 
 fn read(arguments: &[&str]) -> Result<Options, Failure> {
-    const FLAGS: &str = "--no-clients, --no-cluster, --no-browser, --no-kafka, --only-clients, --only-cluster, \
-                         --only-browser, --only-kafka, -- FILTER";
+    const FLAGS: &str =
+        "--no-PART and --only-PART with clients, cluster, browser, python or kafka, and -- FILTER";
     const NONE: Options = Options {
         cargo: false,
         cluster: false,
         clients: false,
         browser: false,
+        python: false,
         kafka: false,
         filter: Vec::new(),
     };
-    let mut options =
-        Options { cargo: true, cluster: true, clients: true, browser: true, kafka: true, ..NONE };
+    let mut options = Options {
+        cargo: true,
+        cluster: true,
+        clients: true,
+        browser: true,
+        python: true,
+        kafka: true,
+        ..NONE
+    };
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match *word {
@@ -103,6 +115,8 @@ fn read(arguments: &[&str]) -> Result<Options, Failure> {
             "--no-cluster" => options.cluster = false,
             "--no-browser" => options.browser = false,
             "--no-kafka" => options.kafka = false,
+            "--no-python" => options.python = false,
+            // Two of them leave nothing.
             "--only-clients" => {
                 options = Options { clients: options.clients, filter: options.filter, ..NONE }
             }
@@ -112,12 +126,15 @@ fn read(arguments: &[&str]) -> Result<Options, Failure> {
             "--only-browser" => {
                 options = Options { browser: options.browser, filter: options.filter, ..NONE }
             }
+            "--only-python" => options = Options { python: options.python, filter: options.filter, ..NONE },
             "--only-kafka" => options = Options { kafka: options.kafka, filter: options.filter, ..NONE },
             "--" => options.filter = words.by_ref().map(|w| (*w).to_owned()).collect(),
             other => return Err(format!("test does not know {other}: {FLAGS}").into()),
         }
     }
-    if options.cargo || options.cluster || options.clients || options.browser || options.kafka {
+    let parts =
+        [options.cargo, options.cluster, options.clients, options.browser, options.python, options.kafka];
+    if parts.contains(&true) {
         return Ok(options);
     }
     Err(format!("{} together leave nothing to run", arguments.join(" and ")).into())
@@ -249,12 +266,25 @@ pub(crate) fn chromium() -> Result<PathBuf, Failure> {
     found().ok_or_else(|| missing().into())
 }
 
+/// Runs pytest over `tests/python` and `tests/zoo`. The environments that the program makes are kept with those of the tests.
+fn python_tests(options: &Options) -> Result<(Count, bool), Failure> {
+    let python = python()?;
+    let environment = vec![("GANTRY_CACHE_DIR".to_owned(), cache::directory()?.join("environments"))];
+    let (mut count, mut ended_well) = (Count::default(), true);
+    for folder in ["python", "zoo"] {
+        let (more, fine) = pytest(&python, folder, folder, environment.clone(), options)?;
+        count += more;
+        ended_well &= fine;
+    }
+    Ok((count, ended_well))
+}
+
 fn python() -> Result<python::Python, Failure> {
     let missing = "it needs Python 3.11 to 3.13 with venv and pip. Install it, or name one in GANTRY_PYTHON";
     python::find((3, 11), (3, 13)).ok_or_else(|| Unavailable(missing.into()).into())
 }
 
-/// Runs pytest over a folder of `tests`, with a program that is built as the tests were.
+/// Runs pytest over a folder of `tests` with the requirements of one, and a program that is built as the tests were.
 fn pytest(
     python: &python::Python,
     folder: &str,
@@ -267,7 +297,11 @@ fn pytest(
     let gantry = build(options.features())?;
     let report = std::env::temp_dir().join(format!("gantry-{folder}-{}.xml", std::process::id()));
     let mut command = Command::new(programs.join("python"));
-    command.current_dir(tests.join(folder)).env("GANTRY", &gantry).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+        .current_dir(tests.join(folder))
+        .env("GANTRY", &gantry)
+        .env("GANTRY_BINARY", &gantry)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
     command.envs(environment);
     command.args(["-m", "pytest", "-p", "no:cacheprovider", "--junitxml"]).arg(&report);
     if !options.filter.is_empty() {
@@ -335,7 +369,7 @@ mod tests {
     #[test]
     fn arguments_are_parsed() {
         let options = read(&["--only-clients", "--", "kill", "drain"]).unwrap();
-        assert!(!options.cargo && options.clients && !options.browser && !options.kafka);
+        assert!(!options.cargo && options.clients && !options.browser && !options.python && !options.kafka);
         assert!(read(&["--only-browser"]).is_ok_and(|o| !o.cargo && !o.clients && o.browser));
         assert!(read(&["--no-browser"]).is_ok_and(|o| o.cargo && o.clients && !o.browser));
         assert_eq!(options.filter, ["kill", "drain"]);
@@ -349,6 +383,8 @@ mod tests {
         assert!(read(&["--only-clients", "--only-cluster"]).is_err());
         assert!(read(&["--only-clients", "--only-kafka"]).is_err());
         assert!(read(&["--no-clients", "--only-clients"]).is_err());
+        assert!(read(&["--only-python"]).is_ok_and(|o| o.python && !o.cargo && !o.clients));
+        assert!(read(&["--no-python"]).is_ok_and(|o| !o.python && o.cargo));
         assert!(read(&["--fast"]).is_err());
     }
 }
