@@ -27,4 +27,7 @@ class BinaryHook(BuildHookInterface):
         build_data["force_include"][str(binary)] = "gantry/bin/gantry"
         build_data["pure_python"] = False
         platform = os.environ.get("GANTRY_WHEEL_PLATFORM") or sysconfig.get_platform()
-        build_data["tag"] = "py3-none-" + platform.replace("-", "_").replace(".", "_")
+        # A dot separates several platforms, as in the names of wheels.
+        if "GANTRY_WHEEL_PLATFORM" not in os.environ:
+            platform = platform.replace("-", "_").replace(".", "_")
+        build_data["tag"] = "py3-none-" + platform

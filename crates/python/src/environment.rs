@@ -193,8 +193,8 @@ mod tests {
             "{error}"
         );
         let left = fs::read_dir(environments.directory()).unwrap().flatten();
-        let left: Vec<String> = left.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-        assert!(left.iter().all(|name| name.ends_with(".lock")), "{left:?}");
+        let left: Vec<PathBuf> = left.map(|e| e.path()).collect();
+        assert!(left.iter().all(|path| path.extension().is_some_and(|e| e == "lock")), "{left:?}");
 
         let mut lines = Vec::new();
         // Already a part of every environment.

@@ -4,7 +4,7 @@ mod provenance;
 mod sbom;
 mod signature;
 
-use crate::{Failure, image, k8s, manifests, metadata};
+use crate::{Failure, Unavailable, image, k8s, manifests, metadata, python};
 use provenance::Source;
 use signature::Key;
 use std::{
@@ -67,6 +67,7 @@ fn build(directory: &Path, source: &Source) -> Result<(), Failure> {
     let image_file = directory.join(format!("gantry-{version}-{platform}.image.tar"));
     let made = image::make(&image::Options { output: Some(image_file), ..image::Options::default() })?;
     pack(&made.program, &directory.join(format!("gantry-{version}-{platform}.tar.gz")), source)?;
+    wheel(&made.program, directory)?;
     let mut helm = Command::new(k8s::program("helm")?);
     succeed(helm.args(["package", "deploy/chart", "--destination"]).arg(directory))?;
     for entry in fs::read_dir(manifests::directory())? {
@@ -86,6 +87,23 @@ fn pack(program: &Path, file: &Path, source: &Source) -> Result<(), Failure> {
     tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mode=go=rX,u+rw"]);
     tar.arg(format!("--mtime=@{}", source.committed)).args(["--use-compress-program", "gzip -n"]);
     succeed(tar.arg("-cf").arg(file).arg("-C").arg(&content).args(["gantry", "LICENSE"]))
+}
+
+/// The Python package with the program, which is static: it runs on every Linux of its architecture.
+fn wheel(program: &Path, directory: &Path) -> Result<(), Failure> {
+    let missing = "a release needs Python 3.10 to 3.14 with venv and pip; GANTRY_PYTHON can name one";
+    let python = python::find((3, 10), (3, 14)).ok_or_else(|| Unavailable(missing.into()))?;
+    let sources = metadata::root().join("python");
+    let programs = python::environment(&python, &sources.join("build-requirements.txt"))?;
+    let architecture = std::env::consts::ARCH;
+    let mut hatchling = Command::new(programs.join("hatchling"));
+    hatchling.args(["build", "-t", "wheel", "-d"]).arg(directory);
+    hatchling.env("GANTRY_BINARY", program);
+    hatchling.env(
+        "GANTRY_WHEEL_PLATFORM",
+        format!("manylinux_2_17_{architecture}.musllinux_1_1_{architecture}"),
+    );
+    succeed_in(&sources, &mut hatchling)
 }
 
 /// Writes the checksums, the provenance and, with a key, the signature of each.
@@ -124,7 +142,11 @@ fn checksums(directory: &Path) -> Result<Vec<(String, String)>, Failure> {
 }
 
 fn succeed(command: &mut Command) -> Result<(), Failure> {
-    command.current_dir(metadata::root());
+    succeed_in(&metadata::root(), command)
+}
+
+fn succeed_in(directory: &Path, command: &mut Command) -> Result<(), Failure> {
+    command.current_dir(directory);
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
     let status = status.map_err(|e| format!("{}: {e}", command.get_program().display()))?;
     if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}").into()) }
