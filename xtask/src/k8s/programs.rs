@@ -125,6 +125,12 @@ impl Programs {
 
     fn build(&self, go: &Path, name: &str) -> Result<(), Failure> {
         let source = source(name)?;
+        // A concurrent run waits and then finds the program.
+        let lock = File::create(self.built.join(format!(".{name}.lock")))?;
+        lock.lock()?;
+        if self.missing(&[name]).is_empty() {
+            return Ok(());
+        }
         // Built under a temporary name, then renamed.
         let unfinished = self.built.join(format!(".{name}.unfinished"));
         match source {
