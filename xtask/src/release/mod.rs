@@ -99,10 +99,8 @@ fn wheel(program: &Path, directory: &Path) -> Result<(), Failure> {
     let mut hatchling = Command::new(programs.join("hatchling"));
     hatchling.args(["build", "-t", "wheel", "-d"]).arg(directory);
     hatchling.env("GANTRY_BINARY", program);
-    hatchling.env(
-        "GANTRY_WHEEL_PLATFORM",
-        format!("manylinux_2_17_{architecture}.musllinux_1_1_{architecture}"),
-    );
+    hatchling
+        .env("GANTRY_WHEEL_PLATFORM", format!("manylinux_2_17_{architecture}.musllinux_1_1_{architecture}"));
     succeed_in(&sources, &mut hatchling)
 }
 
