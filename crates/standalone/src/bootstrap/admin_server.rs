@@ -72,12 +72,13 @@ impl AdminServer {
     /// Why logs and runs of pipelines are not served to a caller, if they are not.
     fn refusal(&self, peer: SocketAddr, headers: &HeaderMap, what: &str) -> Option<Response> {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        let problem = if !self.logs.remote && !peer.ip().to_canonical().is_loopback() {
+        let is_served = self.logs.remote || peer.ip().to_canonical().is_loopback();
+        let problem = if is_served {
+            guard::foreign_host(Some(peer), host)?
+        } else {
             format!(
                 "{what} are served to this machine only: use kubectl port-forward, or start with --remote-logs"
             )
-        } else {
-            guard::foreign_host(Some(peer), host)?
         };
         Some((StatusCode::FORBIDDEN, problem + "\n").into_response())
     }
