@@ -90,16 +90,24 @@ impl Server {
 /// TLS for outgoing connections. Clones share the configuration.
 #[derive(Clone, Debug)]
 pub struct Client {
-    config: Arc<Reloading<ClientConfig>>,
+    config: ClientSource,
     has_identity: bool,
     server_name: Option<ServerName<'static>>,
+}
+
+#[derive(Clone, Debug)]
+enum ClientSource {
+    Files(Arc<Reloading<ClientConfig>>),
+    InMemory(Arc<ClientConfig>),
 }
 
 impl Client {
     /// Reads the files and reloads them when they change. Requires a tokio runtime.
     pub fn open(files: ClientFiles) -> Result<Self, Error> {
         let client = Self::read(files)?;
-        client.config.watch();
+        if let ClientSource::Files(config) = &client.config {
+            config.watch();
+        }
         Ok(client)
     }
 
@@ -112,12 +120,24 @@ impl Client {
         let server_name = files.server_name.clone();
         let has_identity = files.identity.is_some();
         let config = Reloading::open(paths, move |contents| client_config(&files, contents))?;
-        Ok(Self { config, has_identity, server_name })
+        Ok(Self { config: ClientSource::Files(config), has_identity, server_name })
+    }
+
+    /// Uses certificates of the program, as PEM; `origin` names their source in errors.
+    pub fn from_pem(origin: &str, ca: &str, certificate: &str, key: &str) -> Result<Self, Error> {
+        let path = Path::new(origin).to_path_buf();
+        let files = ClientFiles { ca: path.clone(), identity: Some((path.clone(), path)), server_name: None };
+        let contents = [ca, certificate, key].map(|text| text.as_bytes().to_vec());
+        let config = client_config(&files, &contents.to_vec())?;
+        Ok(Self { config: ClientSource::InMemory(Arc::new(config)), has_identity: true, server_name: None })
     }
 
     /// Reloads changed files; the error is the reason for keeping the previous ones.
     pub fn reload(&self) -> Result<(), String> {
-        result(self.config.reload())
+        match &self.config {
+            ClientSource::Files(config) => result(config.reload()),
+            ClientSource::InMemory(_) => Ok(()),
+        }
     }
 
     /// Whether a client certificate is configured.
@@ -126,7 +146,10 @@ impl Client {
     }
 
     pub(crate) fn config(&self) -> Arc<ClientConfig> {
-        self.config.current()
+        match &self.config {
+            ClientSource::Files(config) => config.current(),
+            ClientSource::InMemory(config) => Arc::clone(config),
+        }
     }
 
     /// Overrides the host name in certificate verification.

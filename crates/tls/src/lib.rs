@@ -10,6 +10,7 @@
 //! with [`InMemoryCertificate`] instead.
 
 mod accept;
+mod certificate_info;
 mod config;
 mod connect;
 mod connection;
@@ -24,6 +25,7 @@ mod reload;
 mod settings;
 
 pub use accept::incoming;
+pub use certificate_info::{CertificateInfo, is_key_of};
 pub use config::{Client, Server};
 pub use connect::{Connector, endpoint};
 pub use connection::Connection;
