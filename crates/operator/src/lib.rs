@@ -19,6 +19,7 @@
 pub mod admission;
 mod apply_plan;
 mod caches;
+pub mod certificates;
 mod client;
 pub mod cluster;
 pub mod conditions;

@@ -1,5 +1,6 @@
 //! Operator metrics.
 
+use k8s_openapi::jiff::Timestamp;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
@@ -61,6 +62,8 @@ pub struct Metrics {
     admissions: Family<AdmissionLabels, Counter>,
     certificate: Gauge,
     metrics_certificate: Gauge,
+    /// At most one per namespace with a runtime.
+    issued: Family<ScopeLabels, Gauge>,
 }
 
 impl Default for Metrics {
@@ -75,6 +78,7 @@ impl Default for Metrics {
             admissions: Family::default(),
             certificate: Gauge::default(),
             metrics_certificate: Gauge::default(),
+            issued: Family::default(),
         }
     }
 }
@@ -110,6 +114,11 @@ impl Metrics {
             "Expiry of the certificate of the external metrics API as Unix time; 0 without one",
             self.metrics_certificate.clone(),
         );
+        registry.register(
+            "gantry_operator_issued_certificate_expiry_seconds",
+            "Expiry of the first certificate of a namespace as Unix time",
+            self.issued.clone(),
+        );
     }
 
     pub(crate) fn write(&self, verb: &'static str, kind: &'static str, outcome: &'static str) {
@@ -138,6 +147,16 @@ impl Metrics {
 
     pub(crate) fn external_metrics_certificate(&self) -> Gauge {
         self.metrics_certificate.clone()
+    }
+
+    pub(crate) fn set_issued_until(&self, namespace: &str, until: Timestamp) {
+        let labels = ScopeLabels { namespace: namespace.to_owned() };
+        self.issued.get_or_create(&labels).set(until.as_second());
+    }
+
+    /// A namespace without a runtime has no certificates that could expire.
+    pub(crate) fn forget_issued(&self, namespace: &str) {
+        self.issued.remove(&ScopeLabels { namespace: namespace.to_owned() });
     }
 
     pub(crate) fn set_scope_synced(&self, scope: &str, is_synced: bool) {

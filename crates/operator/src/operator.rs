@@ -2,6 +2,7 @@
 
 use crate::{
     caches::Caches,
+    certificates::{self, CertificateSettings},
     cluster::{
         Algorithm, Cache, Custom, CustomKind, KindId, MANAGED_BY, OwnedObject, ResourceKind, ResourceScope,
         WatchSource, WriteFence, Writer, run_watch, strip_metadata,
@@ -57,6 +58,7 @@ pub struct Operator {
     watch_clients: Vec<Client>,
     first_lists: Arc<Semaphore>,
     evidence_provider: Arc<dyn EvidenceProvider>,
+    certificates: Option<CertificateSettings>,
 }
 
 impl std::fmt::Debug for Operator {
@@ -114,7 +116,14 @@ impl Operator {
         context.caches.registry.iter().for_each(|registration| (registration.subscribe)(&context));
         let first_lists = Arc::new(Semaphore::new(MAX_FIRST_LISTS));
         let evidence_provider = Arc::new(Prometheus::default());
-        Self { context, client, watch_clients: Vec::new(), first_lists, evidence_provider }
+        Self {
+            context,
+            client,
+            watch_clients: Vec::new(),
+            first_lists,
+            evidence_provider,
+            certificates: None,
+        }
     }
 
     /// Watches with these clients instead of the one that writes: one for every [`NAMESPACES_PER_CLIENT`] scopes, so that
@@ -122,6 +131,13 @@ impl Operator {
     #[must_use]
     pub fn with_watch_clients(mut self, clients: Vec<Client>) -> Self {
         self.watch_clients = clients;
+        self
+    }
+
+    /// Issues the certificates of the control plane; the settings of the operator must say so, too.
+    #[must_use]
+    pub fn with_certificates(mut self, settings: CertificateSettings) -> Self {
+        self.certificates = Some(settings);
         self
     }
 
@@ -240,6 +256,10 @@ impl Operator {
             let prometheus = Arc::clone(&self.evidence_provider);
             let provider = Arc::new(EvidenceSources::new(Arc::clone(&self.context), prometheus));
             workers.spawn(evidence::run(Arc::clone(&self.context), provider, stop.clone()));
+        }
+        if let Some(settings) = &self.certificates {
+            let (client, settings) = (self.client.clone(), settings.clone());
+            workers.spawn(certificates::run(Arc::clone(&self.context), client, settings, stop.clone()));
         }
     }
 

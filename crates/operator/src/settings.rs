@@ -16,6 +16,8 @@ pub struct Settings {
     pub has_kafka_client: bool,
     /// Secrets that agents may read, by name; `*` is all of their namespace.
     pub agent_secrets: Vec<String>,
+    /// Whether the operator issues the certificates of the control plane.
+    pub issues_certificates: bool,
     /// Whether InferenceServices of KServe are reconciled. Off by default: KServe's own controller may be installed.
     pub inference_services: bool,
     /// Whether Algorithms are reconciled. Off by default: their CRD may be missing.
@@ -70,6 +72,7 @@ impl Default for Settings {
             image: concat!("gantry:", env!("CARGO_PKG_VERSION")).into(),
             has_kafka_client: false,
             agent_secrets: Vec::new(),
+            issues_certificates: false,
             inference_services: false,
             algorithms: false,
             workers: 16,

@@ -4,9 +4,10 @@ use crate::{args::Global, client, duration, error::CommandError, kubeconfig};
 use gantry_operator::{
     Election, NAMESPACES_PER_CLIENT, Operator, Scope, Settings,
     admission::{MIN_CERTIFICATE_LIFETIME, Webhook, WebhookResources},
+    certificates::{CertificateSettings, IssuedClients, MIN_LIFETIME},
     cluster::WriteFence,
     external_metrics::ExternalMetrics,
-    schedulers::ServiceConnector,
+    schedulers::{SchedulerConnector as _, ServiceConnector},
 };
 use gantry_standalone::{
     bootstrap::{
@@ -89,6 +90,9 @@ pub(crate) struct Args {
     pub(crate) admin_host: IpAddr,
 
     #[command(flatten)]
+    pub(crate) certificates: CertificateArgs,
+
+    #[command(flatten)]
     pub(crate) webhook: WebhookArgs,
 
     #[command(flatten)]
@@ -96,6 +100,53 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(crate) log: LogArgs,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Certificates of the control plane")]
+pub(crate) struct CertificateArgs {
+    /// Issue and renew certificates for schedulers, gateways and agents: their connections use mutual TLS with roles.
+    /// Without effect if --tls-ca brings certificates, or if --scheduler-address is one scheduler for all namespaces.
+    #[arg(long)]
+    issue_certificates: bool,
+
+    /// Secret of the operator's namespace with the certificate authorities. No other part may read it.
+    #[arg(long, default_value = "gantry-certificates", value_name = "NAME")]
+    certificate_secret: String,
+
+    /// Lifetime of a certificate; it is renewed after two thirds. Its authority lives eight times as long.
+    #[arg(long, default_value = "14d", value_name = "TIME", value_parser = duration::parse)]
+    certificate_lifetime: Duration,
+}
+
+impl CertificateArgs {
+    /// `None` without `--issue-certificates`, and where others issue them.
+    fn settings(
+        &self,
+        brings_own: bool,
+        is_shared: bool,
+    ) -> Result<Option<CertificateSettings>, CommandError> {
+        if !self.issue_certificates {
+            return Ok(None);
+        }
+        if brings_own || is_shared {
+            let why =
+                if brings_own { "--tls-ca is set" } else { "--scheduler-address is one scheduler for all" };
+            tracing::info!("no certificates are issued: {why}");
+            return Ok(None);
+        }
+        if self.certificate_lifetime < MIN_LIFETIME {
+            let shortest = duration::format(MIN_LIFETIME);
+            return Err(CommandError::usage(format!(
+                "--certificate-lifetime is shorter than {shortest}: a certificate could expire before its successor is distributed"
+            )));
+        }
+        Ok(Some(CertificateSettings {
+            secret: self.certificate_secret.clone(),
+            lifetime: self.certificate_lifetime,
+            clients: IssuedClients::default(),
+        }))
+    }
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -194,7 +245,12 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
     let client = || gantry_operator::connect(config.clone(), &identity).map_err(|e| not_configured(&e));
     let kube = client()?;
     let namespace = args.namespace.clone().filter(|n| !n.is_empty()).unwrap_or(own);
+    let tls = client::control_plane_tls(global)?;
+    let brings_own = tls.is_some();
+    let network = ServiceConnector::new(args.scheduler_address.clone(), tls);
+    let issued = args.certificates.settings(brings_own, network.serves_all())?;
     let settings = Settings {
+        issues_certificates: issued.is_some(),
         scope: scope(args, &namespace),
         namespace: namespace.clone(),
         use_deployments: args.use_deployments_for_servers,
@@ -206,8 +262,10 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
         has_kafka_client: kafka::HAS_CLIENT,
         ..Settings::default()
     };
-    let tls = client::control_plane_tls(global)?;
-    let network = ServiceConnector::new(args.scheduler_address.clone(), tls);
+    let network = match &issued {
+        Some(issued) => network.with_issued(issued.clients.clone()),
+        None => network,
+    };
     let fence = if args.leader_elect { WriteFence::closed() } else { WriteFence::always_open() };
     let clock: gantry_operator::Clock = Arc::new(Timestamp::now);
     let scope = settings.scope.clone();
@@ -216,6 +274,10 @@ async fn serve(global: &Global, args: &Args, logs: LogBuffer) -> Result<(), Comm
         (0..scopes.div_ceil(NAMESPACES_PER_CLIENT)).map(|_| client()).collect::<Result<_, _>>()?;
     let operator = Operator::new(kube, settings, Arc::new(network), fence.clone(), Arc::clone(&clock))
         .with_watch_clients(watch_clients);
+    let operator = match issued {
+        Some(issued) => operator.with_certificates(issued),
+        None => operator,
+    };
     let election = if args.leader_elect {
         // Renewals do not wait behind other requests.
         Some(Election::new(client()?, &namespace, identity.clone(), fence, operator.metrics(), clock))

@@ -3,6 +3,7 @@
 mod apply_failures;
 mod auto_update;
 mod builder;
+pub mod certificates;
 mod configmap_refs;
 mod hpa;
 mod inherited;

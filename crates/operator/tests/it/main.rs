@@ -12,6 +12,7 @@
 mod algorithm_routes;
 mod algorithms;
 mod caches;
+mod certificates;
 mod crash;
 mod custom_kind;
 mod faults;

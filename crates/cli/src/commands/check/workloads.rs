@@ -103,6 +103,7 @@ fn server_objects(
         replicas: scaling.replicas,
         is_autoscaled: false,
         reads_secrets: false,
+        has_certificates: false,
         inherited: Inherited::of(&object.metadata).over(&Inherited::of(&config.metadata)),
         annotations: BTreeMap::new(),
         config_maps: &BTreeMap::new(),
@@ -128,6 +129,7 @@ fn runtime_objects(
         counts: None,
         autoscaled: &BTreeSet::new(),
         agent_secrets: &[],
+        certificates: None,
         inherited: Inherited::of(&object.metadata).over(&Inherited::of(&config.metadata)),
         annotations: BTreeMap::new(),
     })

@@ -8,7 +8,11 @@ use super::{
 use crate::{
     cluster::{Desired, EventDraft, ResourceKind},
     conditions::ConditionUpdate,
-    workload::{Inherited, Workload, configmap_annotation, merge, pod_disruption_budget, with_default_image},
+    workload::{
+        Inherited, Workload,
+        certificates::{self, Part as Certified},
+        configmap_annotation, merge, pod_disruption_budget, with_default_image,
+    },
 };
 use gantry_api::{ComponentSpec, SeldonConfigSpec, SeldonConfiguration};
 use serde_json::{Map, Value, json};
@@ -151,6 +155,15 @@ pub(super) fn workloads(
             return Err(format!("component {} has no podSpec: add it", part.name));
         };
         let pod = if part.name == GATEWAY { kafka::with_settings(build, settings, pod) } else { pod };
+        let pod = match build.certificates {
+            Some(issued) if part.name == SCHEDULER => {
+                certificates::mount(pod, Certified::Scheduler(issued.scheduler))
+            }
+            Some(issued) if part.name == GATEWAY && issued.gateway => {
+                certificates::mount(pod, Certified::Gateway)
+            }
+            _ => pod,
+        };
         let pod = with_default_image(pod, build.image);
         let selector = BTreeMap::from([(NAME.to_owned(), part.name.clone())]);
         let labels = label(build, &part.name).map(|(name, value)| (name.to_owned(), value.to_owned()));

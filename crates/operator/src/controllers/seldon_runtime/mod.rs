@@ -13,7 +13,7 @@ mod status;
 mod tests;
 
 pub use components::Counts;
-pub use objects::{Build, objects};
+pub use objects::{Build, Certificates, objects};
 pub use snapshot::Snapshot;
 
 use crate::{

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     cluster::{Desired, Key, KindId, ResourceKind, SeldonRuntime},
-    workload::{Inherited, Owner, desired_configmap_digest},
+    workload::{Inherited, Owner, certificates::Ports, desired_configmap_digest},
 };
 use gantry_api::{OverrideSpec, SeldonConfigSpec, SeldonConfiguration, SeldonRuntimeSpec};
 use serde_json::{Value, json};
@@ -31,10 +31,20 @@ pub struct Build<'a> {
     pub autoscaled: &'a BTreeSet<(String, String)>,
     /// Secrets that agents may read, by name; `*` is all of the namespace.
     pub agent_secrets: &'a [String],
+    /// Issued certificates; `None` where the operator issues none.
+    pub certificates: Option<Certificates>,
     /// Metadata of the runtime over that of its configuration.
     pub inherited: Inherited,
     /// Annotations of every object.
     pub annotations: BTreeMap<String, String>,
+}
+
+/// Issued certificates of a runtime's components.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Certificates {
+    pub scheduler: Ports,
+    /// Whether the gateway has them.
+    pub gateway: bool,
 }
 
 impl Build<'_> {

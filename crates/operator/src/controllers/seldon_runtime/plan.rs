@@ -1,7 +1,7 @@
 //! Plan of a `SeldonRuntime`.
 
 use super::{
-    FINALIZER, Snapshot,
+    Certificates, FINALIZER, Snapshot,
     components::{Part, kafka_condition, parts},
     kafka,
     objects::{Build, objects},
@@ -12,7 +12,10 @@ use crate::{
     conditions::{ConditionUpdate, Progress},
     controllers::validation::validate,
     plan::{ClusterAction, Plan},
-    workload::{ApplyFailure, ConfigRevision, Inherited, Rollout, apply_actions},
+    workload::{
+        ApplyFailure, ConfigRevision, Inherited, Rollout, apply_actions,
+        certificates::{self, Part as Certified, Ports},
+    },
 };
 use gantry_api::{PlainStatus, SeldonConfigSpec, SeldonRuntimeSpec};
 use k8s_openapi::jiff::Timestamp;
@@ -75,6 +78,10 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<SeldonRuntime>, now: Timest
     let applies = apply_actions(&desired.applied, &snapshot.owned, &snapshot.failures);
     plan.actions.extend(applies.actions);
     plan.requeue_after = applies.retry_after;
+    let is_moving = |issued: Certificates| !issued.gateway || issued.scheduler == Ports::TlsAndPlaintext;
+    if snapshot.certificates.is_some_and(is_moving) && has_scheduler(snapshot) {
+        plan.requeue_within(certificates::REVIEW_INTERVAL);
+    }
     let orphans = snapshot.owned.orphans(&desired.all, !applies.failures.is_empty()).into_iter();
     // With `disableAutoUpdate`, objects of an older configuration stay, unless their component is disabled here.
     let may_delete =
@@ -109,6 +116,14 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<SeldonRuntime>, now: Timest
     plan.events.extend(status::transition_event(object, &condition));
     plan.status = Some(status::build_status(object, &components, desired.kafka.as_ref(), &condition, now));
     plan
+}
+
+/// Whether the scheduler is Gantry's.
+fn has_scheduler(snapshot: &Snapshot) -> bool {
+    let config = snapshot.config.as_deref().and_then(|config| config.spec.as_ref().ok());
+    let mut pods =
+        config.into_iter().flat_map(|config| &config.components).filter_map(|c| c.pod_spec.as_ref());
+    pods.any(|pod| certificates::is_for(pod, Certified::Scheduler(Ports::Tls)))
 }
 
 /// The referenced configuration, if it is valid and no other runtime was there first.
@@ -181,6 +196,7 @@ fn desired_state(
         counts: Some(snapshot.counts),
         autoscaled: &autoscaled,
         agent_secrets: &snapshot.agent_secrets,
+        certificates: snapshot.certificates,
         inherited: of_runtime.over(&of_config),
         annotations: revision.as_ref().map(ConfigRevision::annotations).unwrap_or_default(),
     };

@@ -1,11 +1,11 @@
 //! Input of a `SeldonRuntime`'s plan.
 
-use super::{Counts, SeldonRuntimeController};
+use super::{Certificates, Counts, SeldonRuntimeController, services::GATEWAY};
 use crate::{
     caches::Caches,
     cluster::{Custom, Key, Model, Pipeline, ResourceKind, SeldonConfig, SeldonRuntime, Server},
     controller::Controller as _,
-    workload::{ApplyFailure, OwnedObjects, autoscalers},
+    workload::{ApplyFailure, OwnedObjects, autoscalers, certificates},
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -25,6 +25,8 @@ pub struct Snapshot {
     pub counts: Counts,
     /// Secrets that agents may read.
     pub agent_secrets: Vec<String>,
+    /// Issued certificates; `None` where the operator issues none.
+    pub certificates: Option<Certificates>,
     pub owned: OwnedObjects,
     /// The HPAs of the namespace, by kind and name of their target.
     pub autoscalers: BTreeMap<(String, String), String>,
@@ -59,12 +61,24 @@ impl Snapshot {
                 pipelines: caches.of::<Pipeline>().in_namespace(&key.namespace).len(),
             },
             agent_secrets: settings.agent_secrets.clone(),
+            certificates: settings.issues_certificates.then(|| issued(caches, &key.namespace)),
             autoscalers: autoscalers(&caches.read(ResourceKind::HORIZONTAL_POD_AUTOSCALER), &key.namespace),
             servers: servers.iter().filter(|s| !s.is_deleted()).map(|s| s.key().name).collect(),
             first: first(&runtimes.in_namespace(&key.namespace)).filter(|name| *name != key.name),
             failures: caches.recent_failures.of::<SeldonRuntime>(key),
             object,
         }
+    }
+}
+
+/// Certificates that the pods of a namespace can have now, so that all of them reach the scheduler.
+fn issued(caches: &Caches, namespace: &str) -> Certificates {
+    let scheduler = certificates::live_scheduler(caches, namespace);
+    let clients = certificates::live_clients(caches, namespace);
+    let gateway = clients.iter().find(|live| live.metadata.name.as_deref() == Some(GATEWAY));
+    Certificates {
+        scheduler: certificates::scheduler_ports(scheduler.as_deref(), &clients),
+        gateway: certificates::has_certificates(gateway.map(AsRef::as_ref), scheduler.as_deref()),
     }
 }
 

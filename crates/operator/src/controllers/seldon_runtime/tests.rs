@@ -75,6 +75,7 @@ fn snapshot(spec: Value) -> Snapshot {
         has_kafka_client: true,
         counts: Counts::default(),
         agent_secrets: Vec::new(),
+        certificates: None,
         owned: OwnedObjects::default(),
         autoscalers: BTreeMap::new(),
         servers: Vec::new(),

@@ -3,7 +3,11 @@
 use super::pod::{add_secret_access, merged_pod, set_server_name, with_drain};
 use crate::{
     cluster::{Desired, Key, KindId, ResourceKind, Server},
-    workload::{Inherited, Owner, Workload, configmap_annotation, pod_disruption_budget},
+    workload::{
+        Inherited, Owner, Workload,
+        certificates::{self, Part},
+        configmap_annotation, pod_disruption_budget,
+    },
 };
 use gantry_api::{ServerConfigSpec, ServerSpec};
 use serde_json::{Map, Value, json};
@@ -29,6 +33,8 @@ pub struct Build<'a> {
     pub is_autoscaled: bool,
     /// Whether the agent reads Secrets of the namespace.
     pub reads_secrets: bool,
+    /// Whether the agent gets an issued certificate.
+    pub has_certificates: bool,
     /// Metadata of the Server over that of its configuration.
     pub inherited: Inherited,
     /// Annotations of the workload.
@@ -77,6 +83,9 @@ impl Build<'_> {
         let mut pod = with_drain(bare.clone());
         if self.reads_secrets {
             add_secret_access(&mut pod);
+        }
+        if self.has_certificates {
+            pod = certificates::mount(pod, Part::Agent(&self.key.name));
         }
         let mut more = Map::new();
         if self.workload == ResourceKind::DEPLOYMENT {

@@ -11,7 +11,7 @@ use crate::{
     controllers::validation::{validate, validate_ratcheted},
     plan::{Action, ClusterAction, Known, Plan, SchedulerAction},
     schedulers::{Operation, SchedulerRequest},
-    workload::{ApplyFailure, ConfigRevision, Inherited, Rollout, apply_actions},
+    workload::{ApplyFailure, ConfigRevision, Inherited, Rollout, apply_actions, certificates},
 };
 use gantry_api::{Scaling, ServerSpec, ServerStatus};
 use gantry_proto::scheduler as pb;
@@ -81,6 +81,10 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<Server>, now: Timestamp) ->
     let applies = apply_actions(&desired.applied, &snapshot.owned, &snapshot.failures);
     plan.actions = applies.actions;
     plan.requeue_after = applies.retry_after;
+    // Its scheduler gets certificates first.
+    if snapshot.certificates == Some(false) && has_agent(snapshot) {
+        plan.requeue_within(certificates::REVIEW_INTERVAL);
+    }
     let (optional, gating): (Vec<ApplyFailure>, Vec<ApplyFailure>) =
         applies.failures.into_iter().partition(|f| is_optional(f.kind, &f.key, &snapshot.key));
     let orphans = snapshot.owned.orphans(&desired.all, !gating.is_empty());
@@ -118,6 +122,12 @@ fn plan_present(snapshot: &Snapshot, object: &Custom<Server>, now: Timestamp) ->
         Some(left) => plan.requeue_within(left),
     }
     plan
+}
+
+/// Whether the pods run Gantry's agent.
+fn has_agent(snapshot: &Snapshot) -> bool {
+    let config = snapshot.config.as_deref().and_then(|config| config.spec.as_ref().ok());
+    config.is_some_and(|config| certificates::is_for(&config.pod_spec, certificates::Part::Agent("")))
 }
 
 fn scaling(spec: &ServerSpec) -> Result<Scaling, ConditionUpdate> {
@@ -182,6 +192,7 @@ fn desired_state(
         replicas,
         is_autoscaled,
         reads_secrets: snapshot.reads_secrets,
+        has_certificates: snapshot.certificates == Some(true),
         inherited: of_server.over(&of_config),
         annotations: revision.as_ref().map(ConfigRevision::annotations).unwrap_or_default(),
         config_maps: &snapshot.config_maps,

@@ -7,7 +7,7 @@ use crate::{
     controller::Controller as _,
     plan::Known,
     schedulers::{LastRequest, ServerView},
-    workload::{ApplyFailure, OwnedObjects, autoscalers, live_configmap_digest},
+    workload::{ApplyFailure, OwnedObjects, autoscalers, certificates, live_configmap_digest},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -24,6 +24,8 @@ pub struct Snapshot {
     pub use_deployments: bool,
     /// Whether agents read Secrets of their namespace.
     pub reads_secrets: bool,
+    /// Whether agents get issued certificates; `None` where the operator issues none.
+    pub certificates: Option<bool>,
     pub owned: OwnedObjects,
     /// Digests of the `ConfigMaps` of the namespace's runtime, by name.
     pub config_maps: BTreeMap<String, String>,
@@ -62,6 +64,7 @@ impl Snapshot {
             image: settings.image.clone(),
             use_deployments: settings.use_deployments,
             reads_secrets: !settings.agent_secrets.is_empty(),
+            certificates: None,
             config_maps: config_maps
                 .iter()
                 .filter_map(|map| Some((map.metadata.name.clone()?, live_configmap_digest(map))))
@@ -77,6 +80,11 @@ impl Snapshot {
         };
         let workload = (snapshot.workload().kind.to_owned(), key.name.clone());
         snapshot.autoscaler = autoscalers.get(&workload).cloned();
+        if settings.issues_certificates {
+            let scheduler = certificates::live_scheduler(caches, &key.namespace);
+            let own = snapshot.owned.get(snapshot.workload(), &key.name);
+            snapshot.certificates = Some(certificates::has_certificates(own, scheduler.as_deref()));
+        }
         let server = (Server::KIND.to_owned(), key.name.clone());
         snapshot.server_autoscaler = autoscalers.get(&server).cloned();
         snapshot

@@ -74,6 +74,7 @@ fn snapshot(object: Option<Custom<Server>>, scheduler: Known<ServerView>) -> Sna
         image: "gantry:1".into(),
         use_deployments: false,
         reads_secrets: false,
+        certificates: None,
         owned: OwnedObjects::default(),
         config_maps: BTreeMap::new(),
         autoscaler: None,

@@ -14,6 +14,7 @@ fn built(spec: Value, config: &Custom<SeldonConfig>) -> Value {
         counts: None,
         autoscaled: &BTreeSet::new(),
         agent_secrets: &[],
+        certificates: None,
         inherited: Inherited::of(&object.metadata).over(&Inherited::of(&config.metadata)),
         annotations: BTreeMap::new(),
     });

@@ -26,6 +26,7 @@ fn built(spec: Value, config: &Custom<ServerConfig>, deployments: bool) -> Value
         replicas: spec.scaling().unwrap().replicas,
         is_autoscaled: false,
         reads_secrets: false,
+        has_certificates: false,
         inherited: Inherited::of(&object.metadata).over(&Inherited::of(&config.metadata)),
         annotations: BTreeMap::new(),
         config_maps: &BTreeMap::from([("seldon-tracing".to_owned(), "0123".to_owned())]),

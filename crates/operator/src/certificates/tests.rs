@@ -1,0 +1,4 @@
+mod overlap;
+mod rotation;
+mod signing;
+mod steps;
