@@ -57,6 +57,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if and .Values.clusterwide (not .Values.watchNamespaces) -}}true{{- end -}}
 {{- end -}}
 
+{{/* Whether the operator issues certificates. */}}
+{{- define "gantry.issues" -}}
+{{- if and .Values.tls.issue (not .Values.tls.secretName) -}}true{{- end -}}
+{{- end -}}
+
 {{/* Labels of configurations, runtimes and servers. Their pods inherit them: a label that changes with the chart would
 restart them. */}}
 {{- define "gantry.inheritedLabels" -}}

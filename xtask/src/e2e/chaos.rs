@@ -7,6 +7,7 @@ use super::{
     install::{install, model, serve},
     load::{Load, Phase, table},
     pod_kill::{force_delete, kill_containers, kill_pod, pods},
+    port_forward::PortForward,
 };
 use crate::Failure;
 
@@ -152,7 +153,9 @@ fn any(harness: &Harness, labels: &str) -> Result<String, Failure> {
 
 /// The pod with the only replica of fraud, from `gantry explain`.
 fn fraud_pod(harness: &Harness) -> Result<String, Failure> {
-    let scheduler = format!("--scheduler={}", harness.service("seldon-scheduler", 9004)?);
+    // Without certificates a scheduler takes commands on the loopback of its pod only.
+    let forward = PortForward::to(harness, "service/seldon-scheduler", 9004)?;
+    let scheduler = format!("--scheduler=127.0.0.1:{}", forward.port);
     let output = harness.gantry(&["explain", "model/fraud", &scheduler])?;
     let pod = output.split_whitespace().find(|word| word.starts_with("gantry-"));
     Ok(pod.ok_or_else(|| format!("gantry explain names no replica of fraud:\n{output}"))?.to_owned())

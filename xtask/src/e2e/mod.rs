@@ -12,6 +12,7 @@ mod mlserver;
 mod operator;
 mod pod;
 mod pod_kill;
+mod port_forward;
 mod program;
 mod services;
 mod static_manifests;

@@ -1,14 +1,10 @@
 //! deploy/static without operator and CRDs, with the image set by kustomize, driven by the `gantry` CLI as in
 //! docs/kubernetes.md.
 
-use super::{harness::Harness, inference_check::InferenceCheck, volumes};
+use super::{harness::Harness, inference_check::InferenceCheck, port_forward::PortForward, volumes};
 use crate::{Failure, metadata};
 use serde_json::json;
-use std::{
-    fs,
-    io::{BufRead as _, BufReader},
-    process::{Child, ChildStdout, Stdio},
-};
+use std::fs;
 
 pub(super) fn run(harness: &Harness) -> Result<(), Failure> {
     // The state of the scheduler and of two agents.
@@ -83,39 +79,4 @@ fn kustomized(harness: &Harness) -> Result<String, Failure> {
     });
     fs::write(directory.join("kustomization.yaml"), format!("{kustomization:#}\n"))?;
     Ok(directory.display().to_string())
-}
-
-/// `kubectl port-forward` until dropped.
-struct PortForward {
-    kubectl: Child,
-    port: u16,
-    /// Kept open: kubectl exits when its output is closed.
-    _output: Option<BufReader<ChildStdout>>,
-}
-
-impl PortForward {
-    fn to(harness: &Harness, service: &str, port: u16) -> Result<Self, Failure> {
-        let mut command = harness.kubectl_command();
-        command.args(["port-forward", service, &format!(":{port}")]);
-        let mut kubectl =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-        let mut line = String::new();
-        let mut output = kubectl.stdout.take().map(BufReader::new);
-        if let Some(output) = &mut output {
-            output.read_line(&mut line)?;
-        }
-        // Forwarding from 127.0.0.1:40001 -> 9004
-        let chosen = line.split(" -> ").next().and_then(|from| from.rsplit_once(':')?.1.parse().ok());
-        let mut forward = Self { kubectl, port: 0, _output: output };
-        forward.port =
-            chosen.ok_or_else(|| format!("unexpected output of kubectl port-forward: {line:?}"))?;
-        Ok(forward)
-    }
-}
-
-impl Drop for PortForward {
-    fn drop(&mut self) {
-        let _ = self.kubectl.kill();
-        let _ = self.kubectl.wait();
-    }
 }

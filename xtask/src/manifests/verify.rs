@@ -47,7 +47,7 @@ const METRICS: &str =
 const NO_USERS: &str =
     "podSecurityContext.runAsUser=null,podSecurityContext.runAsGroup=null,podSecurityContext.fsGroup=null";
 /// Values, a text, and how often the rendered chart contains it: the operator, two components and three servers.
-const COUNTED: [(&str, &str, usize); 20] = [
+const COUNTED: [(&str, &str, usize); 25] = [
     ("imagePullSecrets[0].name=registry", "imagePullSecrets:", 6),
     // The operator, the components, the agents and the built-in runtime.
     ("image.pullPolicy=Always", "imagePullPolicy: Always", 7),
@@ -56,6 +56,12 @@ const COUNTED: [(&str, &str, usize); 20] = [
     ("podSecurityContext.runAsUser=7", "runAsUser: 7", 4),
     ("tls.secretName=certs", "--allow-plaintext", 0),
     ("tls.secretName=certs", "secretName: certs", 6),
+    ("tls.secretName=certs", "--issue-certificates", 0),
+    ("tls.issue=true", "--issue-certificates", 1),
+    ("tls.issue=false", "gantry-certificates", 0),
+    // The operator, and three for the pods of each runtime.
+    ("networkPolicy.enabled=true", "kind: NetworkPolicy", 4),
+    ("networkPolicy.enabled=true,networkPolicy.runtimeNamespaces={ml}", "kind: NetworkPolicy", 7),
     (KAFKA, "bootstrap.servers: kafka:9092", 1),
     (KAFKA, "name: KAFKA_", 6),
     ("kafka.security.protocol=SSL", "KAFKA_", 0),
