@@ -8,6 +8,7 @@ mod objects;
 mod postinstall;
 mod preflight;
 mod report;
+mod security;
 #[cfg(test)]
 mod tests;
 mod workloads;
@@ -20,9 +21,11 @@ use std::{path::PathBuf, time::Duration};
 /// Check a Kubernetes cluster and suggest a fix for every problem.
 ///
 /// Read-only. Informational steps do not count as failures.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  gantry check --pre\n  gantry check\n  gantry check --migrate -n seldon-mesh\n\n\
+    after_help = "Examples:\n  gantry check --pre\n  gantry check\n  gantry check --migrate -n seldon-mesh\n  \
+    gantry check --security\n  gantry check --security --local\n\n\
     Exit codes: 0 no failures, 1 at least one step failed."
 )]
 pub(crate) struct Args {
@@ -32,6 +35,12 @@ pub(crate) struct Args {
     /// Before migration from Seldon Core v2 or KServe: existing objects, expected changes, migration steps
     #[arg(long)]
     migrate: bool,
+    /// Which ports are open, to which callers, and the remedy: fails where a caller without a role may change something
+    #[arg(long, conflicts_with_all = ["pre", "migrate"])]
+    security: bool,
+    /// With --security: the ports of this machine, such as those of gantry up, instead of a cluster
+    #[arg(long, requires = "security", conflicts_with = "kubeconfig")]
+    local: bool,
     /// Namespace of the operator
     #[arg(long, short = 'n', default_value = "seldon-mesh", value_name = "NAMESPACE")]
     namespace: String,
@@ -44,6 +53,10 @@ pub(crate) fn run(global: &Global, args: &Args) -> Result<(), CommandError> {
     let timeout = global.call_timeout();
     let report = block_on(async {
         let mut report = Report::printing();
+        if args.local {
+            security::run_local(&mut report);
+            return Ok(report);
+        }
         match Api::connect(args.kubeconfig.as_deref(), timeout).await {
             Ok(api) => check(&api, args, timeout.min(Duration::from_secs(4)), &mut report).await,
             Err(why) => report.fail(
@@ -69,6 +82,8 @@ async fn check(api: &Api, args: &Args, lease_wait: Duration, report: &mut Report
         preflight::run(api, &args.namespace, report).await;
     } else if args.migrate {
         migrate::run(api, &args.namespace, report).await;
+    } else if args.security {
+        security::run(api, &args.namespace, report).await;
     } else {
         postinstall::run(api, &args.namespace, lease_wait, report).await;
     }

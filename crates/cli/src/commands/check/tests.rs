@@ -5,26 +5,26 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// An API server with fixed responses; other paths are not found.
 #[derive(Clone, Default)]
-struct FakeApiServer {
+pub(super) struct FakeApiServer {
     responses: BTreeMap<String, (u16, Value)>,
     denied: Vec<&'static str>,
 }
 
 impl FakeApiServer {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::default().with("/version", json!({ "major": "1", "minor": "36+", "gitVersion": "v1.36.3" }))
     }
 
-    fn with(mut self, path: &str, body: Value) -> Self {
+    pub(super) fn with(mut self, path: &str, body: Value) -> Self {
         self.responses.insert(path.into(), (200, body));
         self
     }
 
-    fn items(self, path: &str, items: &[Value]) -> Self {
+    pub(super) fn items(self, path: &str, items: &[Value]) -> Self {
         self.with(path, json!({ "metadata": {}, "items": items }))
     }
 
-    fn failing(mut self, path: &str, code: u16, message: &str) -> Self {
+    pub(super) fn failing(mut self, path: &str, code: u16, message: &str) -> Self {
         let status =
             json!({ "kind": "Status", "status": "Failure", "code": code, "message": message, "reason": "" });
         self.responses.insert(path.into(), (code, status));
@@ -88,7 +88,7 @@ impl FakeApiServer {
     }
 
     /// The report and the number of failures of a command line.
-    fn check(self, args: &[&str]) -> (String, usize) {
+    pub(super) fn check(self, args: &[&str]) -> (String, usize) {
         #[derive(Debug, clap::Parser)]
         struct TestCli {
             #[command(flatten)]
@@ -122,7 +122,7 @@ fn select(body: &mut Value, query: &str) {
     }
 }
 
-fn named(kind: &str, name: &str, rest: Value) -> Value {
+pub(super) fn named(kind: &str, name: &str, rest: Value) -> Value {
     let mut object = json!({
         "apiVersion": "mlops.seldon.io/v1alpha1", "kind": kind,
         "metadata": { "name": name, "namespace": "ml", "generation": 1 },
