@@ -74,10 +74,8 @@ fn with_secret(server: FakeApiServer, name: &str, days: i64) -> FakeApiServer {
 
 /// Without times.
 fn shown(text: &str) -> String {
-    let word = |word: &str| match word.parse::<jiff::Timestamp>() {
-        Ok(_) => "TIME".to_owned(),
-        Err(_) => word.to_owned(),
-    };
+    let is_time = |word: &str| word.parse::<jiff::Timestamp>().is_ok();
+    let word = |word| if is_time(word) { "TIME" } else { word };
     let line = |line: &str| line.split(' ').map(word).collect::<Vec<_>>().join(" ");
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
