@@ -61,7 +61,7 @@ pub struct Metrics {
     synced: Family<ScopeLabels, Gauge>,
     admissions: Family<AdmissionLabels, Counter>,
     certificate: Gauge,
-    metrics_certificate: Gauge,
+    external_certificate: Gauge,
     /// At most one per namespace with a runtime.
     issued: Family<ScopeLabels, Gauge>,
 }
@@ -77,7 +77,7 @@ impl Default for Metrics {
             synced: Family::default(),
             admissions: Family::default(),
             certificate: Gauge::default(),
-            metrics_certificate: Gauge::default(),
+            external_certificate: Gauge::default(),
             issued: Family::default(),
         }
     }
@@ -110,9 +110,9 @@ impl Metrics {
             self.certificate.clone(),
         );
         registry.register(
-            "gantry_operator_external_metrics_certificate_expiry_seconds",
+            "gantry_operator_external_external_certificate_expiry_seconds",
             "Expiry of the certificate of the external metrics API as Unix time; 0 without one",
-            self.metrics_certificate.clone(),
+            self.external_certificate.clone(),
         );
         registry.register(
             "gantry_operator_issued_certificate_expiry_seconds",
@@ -145,8 +145,8 @@ impl Metrics {
         self.certificate.clone()
     }
 
-    pub(crate) fn external_metrics_certificate(&self) -> Gauge {
-        self.metrics_certificate.clone()
+    pub(crate) fn external_external_certificate(&self) -> Gauge {
+        self.external_certificate.clone()
     }
 
     pub(crate) fn set_issued_until(&self, namespace: &str, until: Timestamp) {

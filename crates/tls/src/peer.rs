@@ -3,7 +3,7 @@
 use crate::Connection;
 use std::{fmt::Write as _, net::SocketAddr, sync::Arc};
 use tonic::transport::server::Connected;
-use x509_parser::{extensions::GeneralName, parse_x509_certificate};
+use x509_parser::{extensions::GeneralName, parse_x509_certificate, prelude::AttributeTypeAndValue};
 
 /// A longer subject is shortened; it is shown, never compared.
 const MAX_SUBJECT: usize = 256;
@@ -51,7 +51,7 @@ impl PeerCertificate {
         let _ = write!(subject, "{}", certificate.subject());
         let subject =
             subject.chars().map(|c| if c.is_control() { '?' } else { c }).take(MAX_SUBJECT).collect();
-        let mut common_names = certificate.subject().iter_common_name().map(|name| name.as_str());
+        let mut common_names = certificate.subject().iter_common_name().map(AttributeTypeAndValue::as_str);
         let common_name = match (common_names.next(), common_names.next()) {
             (Some(Ok(name)), None) => Some(name.to_owned()),
             _ => None,

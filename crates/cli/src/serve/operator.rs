@@ -358,7 +358,7 @@ async fn external_metrics(
         lifetime,
         pod_ip: args.pod_ip,
     };
-    tokio::spawn(operator.external_metrics(settings, port, stop).map_err(CommandError::failed)?);
+    tokio::spawn(operator.external_metrics(&settings, port, stop).map_err(CommandError::failed)?);
     Ok(Some(at))
 }
 

@@ -40,16 +40,15 @@ impl Access {
         }
         let user = caller.user.clone();
         let question = (caller, namespace.to_owned());
-        let allowed = match self.known(&question) {
-            Some(allowed) => allowed,
-            None => {
-                let allowed = self.review(&question).await.map_err(|why| {
-                    let message = format!("the permissions of {user} cannot be checked: {why}");
-                    Failure::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
-                })?;
-                self.keep(question, allowed);
-                allowed
-            }
+        let allowed = if let Some(allowed) = self.known(&question) {
+            allowed
+        } else {
+            let allowed = self.review(&question).await.map_err(|why| {
+                let message = format!("the permissions of {user} cannot be checked: {why}");
+                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+            })?;
+            self.keep(question, allowed);
+            allowed
         };
         if allowed {
             return Ok(());

@@ -15,7 +15,7 @@ const NAMESPACE: &str = "kube-system";
 const CONFIG_MAP: &str = "extension-apiserver-authentication";
 const CLIENT_CA: &str = "requestheader-client-ca-file";
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of reading the ConfigMap again: a new CA is trusted by then.
+/// Of reading the configuration again: a new CA is trusted by then.
 const REFRESH_INTERVAL: Duration = Duration::from_mins(1);
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// A caller with more groups is refused.
@@ -95,7 +95,7 @@ impl Authentication {
     }
 }
 
-/// The API server's identity, read from its ConfigMap and again from time to time.
+/// The API server's identity, read from its configuration and again from time to time.
 pub(super) struct FrontProxy {
     config_maps: Api<ConfigMap>,
     client_ca: InMemoryClientCa,

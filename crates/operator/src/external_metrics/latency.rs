@@ -22,10 +22,17 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const KEPT_FOR: Duration = Duration::from_secs(5);
 const MAX_IN_FLIGHT: usize = 16;
 
+/// The result of a measurement.
+#[derive(Clone, Copy)]
+struct Kept {
+    at: Instant,
+    latency_ms: Option<f64>,
+}
+
 pub(super) struct Latencies {
     context: Arc<Context>,
     sources: EvidenceSources,
-    kept: Mutex<BTreeMap<Key, (Instant, Option<f64>)>>,
+    kept: Mutex<BTreeMap<Key, Kept>>,
     slots: Semaphore,
 }
 
@@ -51,27 +58,27 @@ impl Latencies {
         };
         // Without a stable revision, nothing serves.
         let Some(request) = latency_request(&object) else { return Ok(None) };
-        if let Some(latency) = self.known(key) {
-            return Ok(latency);
+        if let Some(kept) = self.kept(key) {
+            return Ok(kept.latency_ms);
         }
         let measured = async {
             let _slot = self.slots.acquire().await;
             self.sources.stable_latency(&request).await
         };
-        let latency = match tokio::time::timeout(DEADLINE, measured).await {
+        let latency_ms = match tokio::time::timeout(DEADLINE, measured).await {
             Ok(latency) => latency.map_err(unavailable)?,
             Err(_) => {
                 return Err(unavailable(format!("{} has not answered within {DEADLINE:?}", request.source)));
             }
         };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|_, (at, _)| at.elapsed() < KEPT_FOR);
-        kept.insert(key.clone(), (Instant::now(), latency));
-        Ok(latency)
+        kept.retain(|_, kept| kept.at.elapsed() < KEPT_FOR);
+        kept.insert(key.clone(), Kept { at: Instant::now(), latency_ms });
+        Ok(latency_ms)
     }
 
-    fn known(&self, key: &Key) -> Option<Option<f64>> {
+    fn kept(&self, key: &Key) -> Option<Kept> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.get(key).filter(|(at, _)| at.elapsed() < KEPT_FOR).map(|(_, latency)| *latency)
+        kept.get(key).filter(|kept| kept.at.elapsed() < KEPT_FOR).copied()
     }
 }

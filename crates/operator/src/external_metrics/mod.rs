@@ -6,7 +6,7 @@
 //!                   └── APIService: caBundle ─ CertRotator          └────▶ latency: statistics of gateways, or Prometheus
 //! ```
 //!
-//! Only the leader has statistics: it points the EndpointSlice of the Service to itself. An APIService of another provider
+//! Only the leader has statistics: it points the `EndpointSlice` of the Service to itself. An `APIService` of another provider
 //! is left alone.
 
 mod access;
@@ -42,13 +42,13 @@ use tokio_util::sync::CancellationToken;
 pub struct ExternalMetrics {
     /// The operator's namespace, with the Service and the Secret.
     pub namespace: String,
-    /// Name of the Service that the APIService names.
+    /// Name of the Service that the `APIService` names.
     pub service: String,
     /// Name of the Secret with the certificate, shared by the replicas.
     pub secret: String,
     /// Lifetime of a certificate; it is replaced after two thirds of it.
     pub lifetime: Duration,
-    /// Address of this pod, for the EndpointSlice of the Service; `None` where the Service has endpoints of its own.
+    /// Address of this pod, for the `EndpointSlice` of the Service; `None` where the Service has endpoints of its own.
     pub pod_ip: Option<IpAddr>,
 }
 
@@ -56,7 +56,7 @@ impl Operator {
     /// Serves the API until stopped, with a certificate that it issues and rotates itself.
     pub fn external_metrics(
         &self,
-        settings: ExternalMetrics,
+        settings: &ExternalMetrics,
         listener: TcpListener,
         stop: CancellationToken,
     ) -> Result<impl Future<Output = ()> + Send + 'static + use<>, String> {
@@ -71,10 +71,10 @@ impl Operator {
             lifetime: settings.lifetime,
             expiry: context.metrics.external_metrics_certificate(),
         };
-        let registration = ApiServiceRegistration::new(client.clone(), &settings);
+        let registration = ApiServiceRegistration::new(client.clone(), settings);
         let rotator = CertRotator::new(client.clone(), &context, rotated, registration, certificate);
         let front_proxy = Arc::new(FrontProxy::new(client.clone(), client_ca));
-        let endpoint = LeaderEndpoint::new(client.clone(), context.fence.clone(), &settings, port);
+        let endpoint = LeaderEndpoint::new(client.clone(), context.fence.clone(), settings, port);
         let sources = EvidenceSources::new(Arc::clone(&context), self.evidence_provider());
         let handler = MetricsHandler {
             front_proxy: Arc::clone(&front_proxy),

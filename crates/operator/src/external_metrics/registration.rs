@@ -1,4 +1,4 @@
-//! The APIService: the operator maintains its `caBundle`, if it names the operator's Service.
+//! The `APIService`: the operator maintains its `caBundle`, if it names the operator's Service.
 
 use super::{API_SERVICE, ExternalMetrics};
 use crate::{
@@ -15,7 +15,7 @@ use serde_json::json;
 /// Owns only the `caBundle`.
 const FIELD_MANAGER: &str = "gantry/external-metrics";
 
-/// What the APIService has.
+/// What the registration has.
 pub(super) struct Published {
     uid: String,
     bundle: String,

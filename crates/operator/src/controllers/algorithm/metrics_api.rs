@@ -37,7 +37,7 @@ fn input() -> InputRef {
     (ResourceKind::API_SERVICE, Key::new("", API_SERVICE))
 }
 
-/// The APIService, for Algorithms whose autoscaler follows the latency.
+/// The registration of the API, for Algorithms whose autoscaler follows the latency.
 pub(super) fn inputs(caches: &Caches, key: &Key) -> Vec<InputRef> {
     let object = caches.of::<Algorithm>().get(key);
     let is_needed = object.is_some_and(|object| object.spec.as_ref().is_ok_and(is_needed));
