@@ -110,7 +110,7 @@ impl Metrics {
             self.certificate.clone(),
         );
         registry.register(
-            "gantry_operator_external_external_certificate_expiry_seconds",
+            "gantry_operator_external_metrics_certificate_expiry_seconds",
             "Expiry of the certificate of the external metrics API as Unix time; 0 without one",
             self.external_certificate.clone(),
         );
@@ -145,7 +145,7 @@ impl Metrics {
         self.certificate.clone()
     }
 
-    pub(crate) fn external_external_certificate(&self) -> Gauge {
+    pub(crate) fn external_metrics_certificate(&self) -> Gauge {
         self.external_certificate.clone()
     }
 

@@ -72,11 +72,13 @@ fn with_secret(server: FakeApiServer, name: &str, days: i64) -> FakeApiServer {
     server.with(&format!("/api/v1/namespaces/{NAMESPACE}/secrets/{name}"), secret(name, days))
 }
 
+fn without_time(word: &str) -> &str {
+    if word.parse::<jiff::Timestamp>().is_ok() { "TIME" } else { word }
+}
+
 /// Without times.
 fn shown(text: &str) -> String {
-    let is_time = |word: &str| word.parse::<jiff::Timestamp>().is_ok();
-    let word = |word| if is_time(word) { "TIME" } else { word };
-    let line = |line: &str| line.split(' ').map(word).collect::<Vec<_>>().join(" ");
+    let line = |line: &str| line.split(' ').map(without_time).collect::<Vec<_>>().join(" ");
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
