@@ -111,7 +111,7 @@ def test_security_check_passes_on_a_default_installation(kubectl, installed):
 
     def checked():
         ran = run("check", "--security", "-n", kubectl.namespace, "--kubeconfig", kubectl.config)
-        section = ran.stdout.split(f"namespace {kubectl.namespace}")[-1].split("\nnamespace ")[0]
+        section = ran.stdout.partition(f"\nnamespace {kubectl.namespace}\n")[2].split("\nnamespace ")[0]
         return section if "gantry-agent-tls" in section else None
 
     section = until("the report", checked)

@@ -43,8 +43,17 @@ impl PickleScan {
 
     /// The class of the pickled object, as far as the bytes show it.
     pub fn root(&self) -> Option<&str> {
-        let support =
-            ["copyreg", "copy_reg", "builtins", "numpy", "joblib", "collections", "_codecs", "cloudpickle"];
+        let support = [
+            "copyreg",
+            "copy_reg",
+            "builtins",
+            "__builtin__",
+            "numpy",
+            "joblib",
+            "collections",
+            "_codecs",
+            "cloudpickle",
+        ];
         let is_support = |class: &&String| support.contains(&class.split('.').next().unwrap_or_default());
         let class = self.classes.iter().find(|class| !is_support(class))?;
         class.rsplit('.').next()

@@ -57,6 +57,7 @@ pub fn detect(path: &Path) -> Result<(PathBuf, Format), DetectError> {
         };
     }
     let mut all = Vec::new();
+    let mut levels = Vec::new();
     let mut level = vec![path.to_owned()];
     // The topmost level with a model wins; the depth is limited.
     for _ in 0..4 {
@@ -73,10 +74,15 @@ pub fn detect(path: &Path) -> Result<(PathBuf, Format), DetectError> {
         if all.len() + deeper.len() > MAX_FILES {
             break;
         }
-        if let Some(found) = choose(&shown(), &files)?.or_else(|| by_content(&files)) {
+        if let Some(found) = choose(&shown(), &files)? {
             return Ok(found);
         }
+        levels.push(files);
         level = deeper;
+    }
+    // A model under a name of models comes first, at any level.
+    if let Some(found) = levels.iter().find_map(|files| by_content(files)) {
+        return Ok(found);
     }
     Err(DetectError::NoModel { path: shown(), hint: hint(&all) })
 }
