@@ -85,7 +85,7 @@ def test_kubectl_shows_warnings_and_rejections(kubectl, hook, webhook):
 def test_certificate_rotation_during_requests(kubectl, hook, webhook):
     operator = webhook("--webhook-certificate-lifetime=15s")
     warning = NOWHERE.format(kubectl.namespace)
-    renewals = lambda: sum("serving a new webhook certificate" in line for line in list(operator.lines))
+    renewals = lambda: sum("serving a new certificate of the webhook" in line for line in list(operator.lines))
     first, bundles, requests = renewals(), set(), 0
 
     def one_more():
