@@ -14,7 +14,7 @@ pub(crate) struct Interpreter {
     pub(crate) minor: u32,
 }
 
-/// The first interpreter whose version is in the range; the error names what is there.
+/// The first interpreter whose version is in the range; the error names the versions that were found.
 pub(crate) fn find(versions: &RangeInclusive<u32>) -> Result<Interpreter, String> {
     let wished = std::env::var(VARIABLE).ok().filter(|program| !program.is_empty());
     let newest_first = versions.clone().rev().map(|minor| format!("python3.{minor}"));
